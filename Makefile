@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo demo-continual demo-llm docs test test-rest test-all quick-benchmarks test-lowest test-python test-random coverage mutation peers release-check lint format clean
+.PHONY: demo demo-continual demo-llm docs test test-rest test-all quick-benchmarks test-lowest test-python test-random coverage mutation peers release-check schema lint format clean
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	test -x $(VENV_PYTHON) || $(PYTHON) -m venv $(VENV)
@@ -140,6 +140,11 @@ release-check:
 	$(RELEASE_VENV)/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) torch
 	$(RELEASE_VENV)/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) "$$(ls dist/*.whl)[report]"
 	$(RELEASE_VENV)/bin/python .ci/check_release.py dist/*.whl
+
+# What editors complete and check recipes by.
+schema: $(STAMP)
+	$(VENV)/bin/mixer schema --output recipes/schema/train.json
+	$(VENV)/bin/mixer schema continual --output recipes/schema/continual.json
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

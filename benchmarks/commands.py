@@ -37,6 +37,7 @@ COMMANDS = {
         5,
         _QUICK,
     ),
+    "aims": Command("speed.aims", "What do start, tools and loading take, and what are they to take?", None, _QUICK),
     "probe": Command("speed.probe", "What do measurements of the streams' gradients cost?", 10, _QUICK),
     "targets": Command("speed.targets", "What do measurements of an objective's targets cost?", 16, _QUICK),
     "gpu": Command("speed.gpu", "What do a step, measuring, loading and memory cost on GPUs?", None, None),
@@ -63,6 +64,9 @@ COMMANDS = {
     "replay": Command(
         "continual.replay", "What does replay cost, and what is it good for?", None, (*_QUICK, "--folder", FOLDER)
     ),
+    "forgetting": Command(
+        "forgetting", "What is left of a chat model after fine-tuning, without its old data?", None, None
+    ),
     "faults": Command("faults.command", "What does a fault on one rank lose?", 7, (*_QUICK, "--kinds", "kill-one")),
     "scale": Command(
         "scale.command",
@@ -73,6 +77,7 @@ COMMANDS = {
     "sentences": Command(
         "sentences", "Do the trainers of sentence-transformers train as without us, and what of each set?", None, None
     ),
+    "rewards": Command("rewards", "Does mixing prompts by rewards help the worst task of GRPO?", None, _QUICK),
     "peers": Command(
         "peers.command",
         "How does the same work go with other toolkits?",

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from mixer.tools.records.exposure import Exposure as Exposure
     from mixer.trainer.adaptive_batch_size import AdaptiveBatchSizeTrainer as AdaptiveBatchSizeTrainer
     from mixer.trainer.gradient_aggregation import GradientAggregation as GradientAggregation
+    from mixer.trainer.grpo.trainers import (
+        GRPOMixin as GRPOMixin,
+        MixingGRPOConfig as MixingGRPOConfig,
+        MixingGRPOTrainer as MixingGRPOTrainer,
+    )
     from mixer.trainer.method import Method as Method, RunContext as RunContext
     from mixer.trainer.sentence_transformers.trainers import (
         MixingCrossEncoderConfig as MixingCrossEncoderConfig,
@@ -83,6 +88,7 @@ else:
         whole="mixer.policies",
         extras={
             "mixer.trainer.trl.sft": ["MixingSFTConfig", "MixingSFTTrainer"],
+            "mixer.trainer.grpo.trainers": ["GRPOMixin", "MixingGRPOConfig", "MixingGRPOTrainer"],
             "mixer.trainer.sentence_transformers.trainers": [
                 *("MixingCrossEncoderConfig", "MixingCrossEncoderTrainer"),
                 *("MixingMultiVectorEncoderConfig", "MixingMultiVectorEncoderTrainer"),

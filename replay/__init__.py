@@ -15,7 +15,8 @@ except ImportError as error:
 if TYPE_CHECKING:
     from replay.buffer import ReplayBuffer as ReplayBuffer
     from replay.feeding.features import extract_features as extract_features
-    from replay.methods import AGEM as AGEM, DER as DER, DERPlusPlus as DERPlusPlus
+    from replay.generation import self_generated as self_generated
+    from replay.methods import AGEM as AGEM, DER as DER, DERPlusPlus as DERPlusPlus, ReferenceKL as ReferenceKL
     from replay.policies import ReplayBound as ReplayBound, ReplayRatio as ReplayRatio
     from replay.retrieval import MIR as MIR
     from replay.storage import InMemory as InMemory, OnDisk as OnDisk, References as References
@@ -25,7 +26,8 @@ else:
         {
             "replay.buffer": ["ReplayBuffer"],
             "replay.feeding.features": ["extract_features"],
-            "replay.methods": ["AGEM", "DER", "DERPlusPlus"],
+            "replay.generation": ["self_generated"],
+            "replay.methods": ["AGEM", "DER", "DERPlusPlus", "ReferenceKL"],
             "replay.policies": ["ReplayBound", "ReplayRatio"],
             "replay.retrieval": ["MIR"],
             "replay.storage": ["InMemory", "OnDisk", "References"],

@@ -1,7 +1,9 @@
 """Text of the local machine as byte-level language modelling data: Python, C++, English, and junk."""
 
 import ast
+import fnmatch
 import hashlib
+import os
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -105,8 +107,8 @@ def english_docstrings(num_samples: int = 2_000, num_validation_samples: int = 1
     """
     packages = (Path(str(package.__file__)).parent for package in (np, pd, torch))
     roots = [Path(sysconfig.get_paths()["stdlib"]), *packages]
-    texts = read_texts(roots, "*.py", NO_SOURCES, _docstrings)
-    return _split("English docstrings", texts, num_samples, num_validation_samples, block_length)
+    texts = read_texts(roots, "*.py", NO_SOURCES)
+    return _split("English docstrings", texts, num_samples, num_validation_samples, block_length, _docstrings)
 
 
 def python_manual(num_samples: int = 2_000, num_validation_samples: int = 100, block_length: int = 128) -> Blocks:
@@ -146,7 +148,7 @@ def random_text(
 
 
 def read_texts(
-    roots: Iterable[Path], pattern: str, excluded: frozenset[str] = frozenset(), extract: Callable[[str], str] = str
+    roots: Iterable[Path], pattern: str, excluded: frozenset[str] = frozenset()
 ) -> Iterator[tuple[float, str]]:
     """Reads files in the order of their keys, hashes of their places under the root in [0, 1): the same anywhere.
 
@@ -154,22 +156,21 @@ def read_texts(
         roots: Folders.
         pattern: Which files below them.
         excluded: Names of folders to leave out.
-        extract: What to read of a file's text.
 
     Yields:
         The key of a file, and its text if there is any.
     """
     keyed = []
     for root in roots:
-        for path in root.rglob(pattern):
-            place = path.relative_to(root)
-            if not excluded & set(place.parts):
-                keyed.append((key_of(f"{root.name}/{place.as_posix()}"), path))
+        for folder, folders, files in os.walk(root):
+            folders[:] = [name for name in folders if name not in excluded]
+            place = Path(folder).relative_to(root.parent).as_posix()
+            keyed += [(key_of(f"{place}/{name}"), Path(folder, name)) for name in fnmatch.filter(files, pattern)]
     for key, path in sorted(keyed):
         try:
-            text = extract(path.read_text(encoding="utf-8"))
-        except (UnicodeDecodeError, SyntaxError, OSError):
-            continue  # a folder, or a file in another encoding or for another version of Python
+            text = path.read_text(encoding="utf-8")
+        except (UnicodeDecodeError, OSError):
+            continue  # a file in another encoding
         if text:
             yield key, text
 
@@ -191,19 +192,28 @@ def split_of(key: float, share: float = VALIDATION_SHARE) -> str:
 
 def _docstrings(text: str) -> str:
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    found = (ast.get_docstring(node) or "" for node in ast.walk(ast.parse(text)) if isinstance(node, kinds))
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:  # a file for another version of Python
+        return ""
+    found = (ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, kinds))
     return "\n\n".join(docstring for docstring in found if len(docstring) > 80)
 
 
 def _split(
-    what: str, texts: Iterable[tuple[float, str]], num_samples: int, num_validation_samples: int, block_length: int
+    what: str,
+    texts: Iterable[tuple[float, str]],
+    num_samples: int,
+    num_validation_samples: int,
+    block_length: int,
+    extract: Callable[[str], str] = str,
 ) -> Blocks:
     wanted = {"train": num_samples * block_length, "validation": num_validation_samples * block_length}
     buffers = {split: bytearray() for split in wanted}
     for key, text in texts:
         split = split_of(key)
         if len(buffers[split]) < wanted[split]:
-            buffers[split] += f"{text}\n".encode()
+            buffers[split] += f"{found}\n".encode() if (found := extract(text)) else b""
         elif all(len(buffers[name]) >= wanted[name] for name in wanted):
             break
     for split, size in wanted.items():

@@ -1,6 +1,6 @@
 """How many answers of a trained SmolLM2 are exactly right: questions of the test part, answered word by word."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -67,10 +67,24 @@ def _share(model: Any, name: str, test: Any) -> float:
 
 def _given(model: Any, rows: list[Mapping[str, Tensor]]) -> list[str]:
     """Answers the questions of rows, each token the likeliest."""
-    prompts = [row["input_ids"][row["attention_mask"].bool() & (row["labels"] == IGNORED)].tolist() for row in rows]
+    asked = [row["input_ids"][row["attention_mask"].bool() & (row["labels"] == IGNORED)].tolist() for row in rows]
+    return given(model, asked)
+
+
+def given(model: Any, prompts: Sequence[Sequence[int]], max_new_tokens: int = _MOST_TOKENS) -> list[str]:
+    """Answers prompts, each token the likeliest.
+
+    Args:
+        model: A language model.
+        prompts: Their tokens.
+        max_new_tokens: Most tokens of an answer.
+
+    Returns:
+        The answers.
+    """
     inputs = padded([Row(tuple(prompt), len(prompt)) for prompt in prompts])
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     with torch.no_grad():
-        options = {"max_new_tokens": _MOST_TOKENS, "do_sample": False, "use_cache": True}
+        options = {"max_new_tokens": max_new_tokens, "do_sample": False, "use_cache": True}
         found = model.generate(input_ids=ids, attention_mask=mask, **options)
     return [tokenizer().decode(own, skip_special_tokens=True) for own in found[:, ids.shape[1] :]]

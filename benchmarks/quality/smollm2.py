@@ -83,15 +83,22 @@ def rows(
     """
     found = {}
     for part in PARTS:
-        chosen = _chosen(name, folder, part)
-        whole = _encoded(_spoilt(chosen, wrong) if part == "train" else chosen)
+        chosen = chosen_pairs(name, folder, part)
+        whole = of_pairs(_spoilt(chosen, wrong) if part == "train" else chosen)
         taken = np.arange(len(whole))[:num_samples][number::of] if part == "train" else np.arange(len(whole))
-        found[part] = Rows(_widened(InMemory.read_columns(whole, taken)))
+        found[part] = Rows(widened(InMemory.read_columns(whole, taken)))
     return found
 
 
-def _widened(columns: Sample) -> Sample:
-    """Pads rows to the greatest length: those of several sources make a batch."""
+def widened(columns: Sample) -> Sample:
+    """Pads rows to the greatest length: those of several sources make a batch.
+
+    Args:
+        columns: Columns of rows, padded on the left.
+
+    Returns:
+        The columns, longer.
+    """
     missing = _LENGTH - columns["labels"].shape[1]
     hidden = nn.functional.pad(columns.pop("inputs_embeds"), (0, 0, missing, 0))
     padding = {"input_ids": 0, "attention_mask": 0, "labels": IGNORED}
@@ -100,12 +107,22 @@ def _widened(columns: Sample) -> Sample:
 
 
 @cache
-def _chosen(name: str, folder: str | None, part: str) -> tuple[Pair, ...]:
+def chosen_pairs(name: str, folder: str | None, part: str) -> tuple[Pair, ...]:
+    """Chooses pairs of a part of a source, those whose rows are short enough.
+
+    Args:
+        name: The source.
+        folder: The data's folder.
+        part: One of `PARTS`.
+
+    Returns:
+        The pairs.
+    """
     whole = pairs(name, folder)
     found: list[Pair] = []
     for place in np.random.default_rng(0).permutation(len(whole)):
         question, answer = whole[place]
-        fits = not question or len(_row(question, answer).ids) <= _LENGTH
+        fits = not question or len(chat_row(question, answer).ids) <= _LENGTH
         if part_of(question or answer) == part and fits:
             found.append((question, answer))
         if len(found) == _COUNTS[part]:
@@ -118,7 +135,7 @@ def _spoilt(chosen: Sequence[Pair], wrong: float) -> Sequence[Pair]:
     places = np.flatnonzero(np.random.default_rng(1).random(len(chosen)) < wrong)
     answer_of = dict(zip(places.tolist(), np.roll(places, 1).tolist(), strict=True))
     found = [(question, chosen[answer_of.get(place, place)][1]) for place, (question, _) in enumerate(chosen)]
-    return [pair for pair in found if not pair[0] or len(_row(*pair).ids) <= _LENGTH]
+    return [pair for pair in found if not pair[0] or len(chat_row(*pair).ids) <= _LENGTH]
 
 
 @cache
@@ -128,7 +145,8 @@ def tokenizer() -> Any:
 
 
 @cache
-def _row(question: str, answer: str) -> Row:
+def chat_row(question: str, answer: str) -> Row:
+    """Makes the tokens of a chat, or of a text where there is no question."""
     if not question:
         return Row(tuple(tokenizer()(answer)["input_ids"][:_TEXT_LENGTH]), 0)
     asked = [{"role": "user", "content": question}]
@@ -139,8 +157,9 @@ def _row(question: str, answer: str) -> Row:
     return Row((*before, *after), len(before))
 
 
-def _encoded(chosen: Sequence[Pair]) -> Rows:
-    return encoded([_row(*pair) for pair in chosen], smollm2(), NUM_UPPER)
+def of_pairs(chosen: Sequence[Pair]) -> Rows:
+    """Gives what the lower layers of SmolLM2 make of pairs; see `encoded`."""
+    return encoded([chat_row(*pair) for pair in chosen], smollm2(), NUM_UPPER)
 
 
 def encoded(chosen: Sequence[Row], folder: Path, num_upper: int) -> Rows:

@@ -43,5 +43,5 @@ def with_link(markdown: str, path: str, repository: str) -> str:
     address = f"https://colab.research.google.com/github/{repository}/blob/main/{notebook.relative_to(ROOT)}"
     package = f"adaptive-mixer[all] @ git+https://github.com/{repository}"
     title, _, text = markdown.partition("\n")
-    line = f'[Open in Colab]({address}), and run `%pip install "{package}"` in a cell before the others.'
-    return f"{title}\n\n{line}\n{text}"
+    said = f'[Open in Colab]({address}), and run `%pip install "{package}"` in a cell before the others.'
+    return f"{title}\n\n{said}\n{text}"

@@ -3,15 +3,18 @@
 import re
 
 import colab
+import llms
 import reference
 import repository
 import tables
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
-from mkdocs.structure.files import Files
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 
 _PACKAGES = reference.read_packages()
+_NAVIGATION: list[Navigation] = []
 _REPOSITORY = colab.read_repository()
 _MENU_ENTRY_OF_MODULE = re.compile(r"(<span class=\"md-ellipsis\">\s*)(\w+(?:\.\w+)+)(?=\s*</span>)")
 _LOADED_FROM_ELSEWHERE = re.compile(r"<(?:(?:script|img|iframe)\b[^>]*\bsrc|link\b[^>]*\bhref)=\"?(?:https?:)?//")
@@ -45,6 +48,34 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     repository.add_pages(files, config)
     reference.add_pages(_PACKAGES, files, config)
     return files
+
+
+def on_env(env: object, config: MkDocsConfig, files: Files) -> None:
+    """Writes the site's contents for language models, once all pages are read.
+
+    Args:
+        env: The templates.
+        config: The site's configuration.
+        files: The site's files.
+    """
+    agents = next(file for file in files.documentation_pages() if file.src_uri == "docs/agents.md")
+    text = llms.text(config.site_name, config.site_description or "", _NAVIGATION[0].items, agents.url)
+    files.append(File.generated(config, "llms.txt", content=text))
+
+
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
+    """Keeps the navigation.
+
+    Args:
+        nav: The navigation.
+        config: The site's configuration.
+        files: The site's files.
+
+    Returns:
+        The same.
+    """
+    _NAVIGATION[:] = [nav]
+    return nav
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

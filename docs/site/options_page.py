@@ -35,7 +35,7 @@ Objects go to the trainer: `mixing`, `batch_size`, `objective`, `conflict` (in o
 
 {own}
 
-`mixer train --help` and [the class](../mixer/run/config.py) say what each does.
+`mixer help training` and [the class](../mixer/run/config.py) say what each does.
 
 ## Options of the Trainer
 

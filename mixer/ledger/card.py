@@ -51,7 +51,7 @@ def mixture_card(folder: str | Path) -> dict[str, Any]:
         row["rows_never_seen"] = None if size is None else size - int(total["unique"])
         sources.append({**row, **run.get("sources", {}).get(name, {})})
     kept = ["mixing", "objective", "groupings", "batch_size", "seed", "data_seed", "development_rows", "version"]
-    kept += ["evaluated_on_training_rows", "parent", "forked_at"]
+    kept += ["evaluated_on_training_rows", "parent", "forked_at", "final_weights"]
     return {
         "steps": int(rows["step"].max()),
         "samples": num_samples,
@@ -144,6 +144,8 @@ def _facts(card: Mapping[str, Any]) -> dict[str, str]:
     }
     if card["development_rows"]:
         facts["development rows of evaluation sets"] = as_code(json.dumps(card["development_rows"]))
+    if card["final_weights"]:
+        facts["weights"] = card["final_weights"]["in_words"]
     if card["parent"]:
         facts["forked"] = f"from {as_code(card['parent'])} at step {card['forked_at']:,}"
     return facts

@@ -229,6 +229,12 @@ class Ledger:
         self._rows.end()
         at_once(Table.seal, (table for _, table in self._own()))
 
+    def note(self, name: str, content: Any) -> None:
+        """Adds plain data to the description of the run that was begun, for its card."""
+        if self.is_writer and self._note:
+            self._note = {**self._note, "run": {**self._note.get("run", {}), name: content}}
+            write_json(self.folder / "ledger.json", self._note)
+
     def end(self, state: Literal["finished", "stopped"], reason: str | None = None) -> None:
         """Notes the end of a run for `mixer watch`, if one was begun.
 
@@ -311,6 +317,17 @@ class Ledger:
             them had no sample); see `GradientStatistics.cosines`.
         """
         return cosines_of(self.gradients())
+
+    def rewards(self) -> pd.DataFrame:
+        """Reads the rewards of rounds of generation.
+
+        Returns:
+            One row per round and stream: step, stream, groups (prompts of the round), reward (mean over them), spread
+            (mean of the standard deviation within a group), silent (share of groups whose rewards are all equal),
+            mean_length (tokens of a completion), kl (divergence from the reference model per token); NaN where there
+            is none.
+        """
+        return self._frame("rewards")
 
     def decisions(self) -> pd.DataFrame:
         """Reads the decisions of the policy, each recorded when it changed.

@@ -9,7 +9,7 @@ _TYPES = {
     ),
     **dict.fromkeys(["skipped", "total", "micro_batches", "hits", "misses", "samples", "batch_size"], pa.int64()),
     **dict.fromkeys(["entries", "label", "level"], pa.int64()),
-    **dict.fromkeys(["length", "key", "shift", "position"], pa.int64()),
+    **dict.fromkeys(["length", "key", "shift", "position", "groups"], pa.int64()),
     **dict.fromkeys(["values", "gram", "gram_error"], pa.list_(pa.float64())),
     "rows": pa.list_(pa.int64()),
     **dict.fromkeys(["active", "shuffle"], pa.bool_()),
@@ -45,5 +45,6 @@ SCHEMAS = {
     "memory_classes": _schema("step", "stream", "label", "entries"),
     "orders": _schema("step", "stream", "kind", "length", "key", "shuffle", "shift"),
     "left_out": _schema("step", "stream", "position"),
+    "rewards": _schema("step", "stream", "groups", "reward", "spread", "silent", "mean_length", "kl"),
     "replays": _schema("step", "stream", "source", "rows"),
 }

@@ -32,6 +32,7 @@ from mixer.mixture.resolve import (
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import describe, total_samples
 from mixer.models.labels import IGNORED
+from mixer.models.row_losses import generates
 from mixer.policies.contract import Policy
 from mixer.policies.fixed import Fixed
 from mixer.policies.objective import Objective
@@ -299,7 +300,8 @@ def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple
 
     Args:
         args: Training arguments.
-        batch_size: Samples of a step over all ranks; `None` uses per-device size × accumulation steps × ranks.
+        batch_size: Samples of a step over all ranks; `None` uses per-device size × accumulation steps × ranks, or the
+            prompts of a round where completions are generated.
 
     Returns:
         Batch size, and samples of one accumulation step over all ranks.
@@ -308,6 +310,10 @@ def resolve_batch_size(args: TrainingArguments, batch_size: int | None) -> tuple
         ValueError: If both batch size and accumulation steps are set.
     """
     steps = args.gradient_accumulation_steps
+    if generates(args):
+        own: Any = args
+        num_prompts = own.generation_batch_size // own.num_generations
+        return num_prompts if batch_size is None else batch_size, num_prompts
     if batch_size is None:
         one_pass = args.train_batch_size * args.world_size
         return one_pass * steps, one_pass

@@ -143,15 +143,16 @@ def _digests_of(data: RankData, num_rows: int, seconds: float) -> Int64Array:
 def _stored(dataset: datasets.Dataset, indices: Int64Array) -> UInt64Array:
     """Digests rows without columns of files, such as images, whose paths may differ between nodes."""
     schema = dataset.data.schema
-    names = [name for name in dataset.column_names if not _holds_files(schema.field(name).type)]
+    names = [name for name in dataset.column_names if not holds_files(schema.field(name).type)]
     if not names or not len(indices):
         return np.zeros(0, dtype=np.uint64)
     return row_digests(dataset.select_columns(names), indices)
 
 
-def _holds_files(kind: pa.DataType) -> bool:
+def holds_files(kind: pa.DataType) -> bool:
+    """Whether a column of an Arrow type has files, such as images, by their bytes or paths."""
     if hasattr(kind, "value_type"):
-        return _holds_files(kind.value_type)
+        return holds_files(kind.value_type)
     return pa.types.is_struct(kind) and {"bytes", "path"} <= {field.name for field in kind}
 
 

@@ -26,6 +26,7 @@ from mixer.utils.arrays import FloatArray
 from mixer.utils.user_code import definitions, is_user_code, module_of
 from mixer.utils.validation import refusing_damage
 
+_SFT = "trl.trainer.sft_trainer"
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -167,10 +168,14 @@ class StreamLosses:
         return not self._hides_rows
 
     def is_taken_as_divided(self, stream_id: int) -> bool:
-        """Whether the Trainer takes a loss for one that is divided by `num_items_in_batch`."""
+        """Whether the Trainer takes a loss for one that is divided by `num_items_in_batch`.
+
+        SFTTrainer divides its loss by every number that it is given, also for models that take none, as Qwen2.5-VL.
+        """
         trainer: Any = self._trainer
         own = self._streams[stream_id].compute_loss_func if self._streams else None
-        return bool(trainer.model_accepts_loss_kwargs or trainer.compute_loss_func or own)
+        is_sft = any(module_of(code) == _SFT for code in definitions(trainer, "compute_loss"))
+        return bool(is_sft or trainer.model_accepts_loss_kwargs or trainer.compute_loss_func or own)
 
     def may_be_divided(self, stream_id: int) -> bool:
         """Whether the Trainer gives a loss `num_items_in_batch`: label smoothing gets it whatever the model takes."""
@@ -327,5 +332,5 @@ def factor_of(factors: FloatArray | None, stream_id: int) -> float:
 
 def _is_known(compute_loss: Any) -> bool:
     """Whether a `compute_loss` returns the model's loss, with or without an auxiliary one."""
-    known = ("trl.trainer.sft_trainer", "mixer.trainer.adaptive_batch_size")
+    known = (_SFT, "mixer.trainer.adaptive_batch_size")
     return getattr(compute_loss, "__func__", None) is Trainer.compute_loss or module_of(compute_loss) in known

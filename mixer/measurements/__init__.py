@@ -4,6 +4,7 @@ import re
 
 from mixer.measurements.alignment import Alignment as Alignment, TargetStatistics as TargetStatistics, Worth as Worth
 from mixer.measurements.evaluation_loss import EvaluationLoss as EvaluationLoss
+from mixer.measurements.forks import ForkGain as ForkGain, Forks as Forks
 from mixer.measurements.gradient_norm import GradientNorm as GradientNorm
 from mixer.measurements.gradients import (
     GradientNoise as GradientNoise,
@@ -28,6 +29,7 @@ from mixer.measurements.measurement import (
     required as required,
     with_shown as with_shown,
 )
+from mixer.measurements.rewards import Rewards as Rewards, RewardStatistics as RewardStatistics
 
 # The measurements by the names that keywords have: `gradient_norm` for `GradientNorm`.
 BY_NAME: dict[str, Kind] = {

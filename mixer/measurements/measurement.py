@@ -18,6 +18,7 @@ Requirement = Literal[
     "whole gradients",
     "gradients between steps",
     "several streams in a step",
+    "generated completions",
 ]
 
 
@@ -29,7 +30,7 @@ class Measurement(Generic[Result]):
 
     Attributes:
         requires: What the run must have for it: an objective, evaluations of every stream, whole gradients on each
-            rank, gradients of other rows than those of its steps, or steps of several streams.
+            rank, gradients of other rows than those of its steps, steps of several streams, or prompts to complete.
         is_loss: Whether its result is losses of the streams, which policies may see in the units of `loss_units`.
         reads_losses: Whether it reads the step's losses off the device, which waits for it.
         shown_by: Another measurement whose result may show this one too, by `shown`.

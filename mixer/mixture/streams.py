@@ -1,6 +1,7 @@
 """The streams of a mixture together: from data sets to streams, as one data set, as policies see them; their checks."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
@@ -179,7 +180,7 @@ def _check_streams(streams: Sequence[Stream], called: str) -> None:
             f"The streams {names} look like the splits of one dataset; mixing them would train on held-out data: "
             f"{held_out}. Pass the training splits only, or rename the streams if they are sources of their own.",
         )
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise wrong_value("name", f"Stream names must be unique, but {twice} occur more than once.", found=twice)
     without = [stream.name for stream in streams if stream.weight is None]

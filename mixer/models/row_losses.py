@@ -283,15 +283,20 @@ def _at_least_float(values: Tensor) -> Tensor:
 
 
 def hides_rows(args: TrainingArguments) -> bool:
-    """Whether Liger kernels hide the row losses of a forward pass.
+    """Whether the row losses of a forward pass are hidden: rows are generated, or Liger kernels hide them.
 
     The fused linear loss has no logits in training, though it has them in evaluation. Liger's cross entropy overwrites
     the logits with their gradient. By default Liger installs the fused one.
     """
-    if not args.use_liger_kernel:
-        return False
+    if generates(args) or not args.use_liger_kernel:
+        return generates(args)
     config = args.liger_kernel_config or {}
     return bool(config.get("fused_linear_cross_entropy", True) or config.get("cross_entropy", False))
+
+
+def generates(args: TrainingArguments) -> bool:
+    """Whether samples are prompts of rounds, whose completions are the rows of a forward, as of GRPO."""
+    return hasattr(args, "steps_per_generation") and hasattr(args, "num_generations")
 
 
 class RowlessTracker(RowLossReader):

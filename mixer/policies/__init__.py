@@ -17,8 +17,10 @@ from mixer.policies.function import Function as Function
 from mixer.policies.grad_norm import GradNorm as GradNorm
 from mixer.policies.grape import GRAPE as GRAPE
 from mixer.policies.group_dro import GroupDRO as GroupDRO
+from mixer.policies.learnability import Learnability as Learnability
 from mixer.policies.loss_change import LossChange as LossChange
 from mixer.policies.marginal_value import MarginalValue as MarginalValue
+from mixer.policies.mt_grpo import MTGRPO as MTGRPO
 from mixer.policies.objective import Objective as Objective
 from mixer.policies.odm import ODM as ODM
 from mixer.policies.pike import PiKE as PiKE
@@ -34,6 +36,7 @@ from mixer.policies.temperature import Temperature as Temperature
 from mixer.policies.uni_max import UniMax as UniMax
 from mixer.policies.uniform import Uniform as Uniform
 from mixer.policies.wrappers.floor import Floor as Floor
+from mixer.policies.wrappers.fork_test import ForkTest as ForkTest
 from mixer.policies.wrappers.hold import Hold as Hold
 from mixer.policies.wrappers.overfit_guard import OverfitGuard as OverfitGuard
 from mixer.policies.wrappers.safeguard import Safeguard as Safeguard

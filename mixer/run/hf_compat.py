@@ -157,3 +157,18 @@ def restore_loop(trainer: Any, running_loss: float, logged_loss: float, last_log
     trainer._tr_loss.fill_(running_loss)
     trainer._total_loss_scalar, trainer._globalstep_last_logged = logged_loss, last_logged_step
     trainer.current_flos = 0
+
+
+def begin_round(trainer: Any, num_passes: int) -> None:
+    """Has GRPO generate in its next training step, also after a round that has failed.
+
+    Args:
+        trainer: The trainer.
+        num_passes: Training steps of a round.
+    """
+    trainer._step += -trainer._step % num_passes
+
+
+def synchronise_gradients(accelerator: Any, is_on: bool) -> None:
+    """Tells accelerate whether a backward ends an update, as the Trainer's loop does."""
+    accelerator.gradient_state._set_sync_gradients(is_on)

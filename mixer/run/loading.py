@@ -91,6 +91,7 @@ class StreamLoading:
         ]
         is_unseen = len(self._streams) > 1 and any(stream.is_iterable or stream.is_memory for stream in self._streams)
         is_unseen = is_unseen or (goes_by_first(samples.data_collator) and any(map(is_made, self._streams)))
+        compared = [*unseen, *([-1] if is_unseen else [])] if self._rules.compares_columns else []
         taken = samples.taken_columns
         removed = {
             name
@@ -106,7 +107,7 @@ class StreamLoading:
             rank=args.process_index,
             pin_memory=self._rules.worker_option("pin_memory") and args.device.type not in ("cpu", "mps"),
             specifics=samples.specifics,
-            compared=frozenset([*unseen, *([-1] if is_unseen else [])]),
+            compared=frozenset(compared),
             taken=None if taken is None else frozenset(taken),
             removed=frozenset(removed),
         )

@@ -26,12 +26,14 @@ class TargetSplits:
         rows: The data set of each target (and each set with a bound) by name; empty if the policy reads none.
         taken: Number of rows that were taken out of evaluation sets, by name.
         test: What is evaluated of each target, by name; empty if the length of one is unknown.
+        development: The development rows by name, whether the policy reads them or not.
     """
 
     objective: Objective
     rows: Mapping[str, Any]
     taken: Mapping[str, int]
     test: Mapping[str, Any] = field(default_factory=dict)
+    development: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,12 @@ class LoadingRules:
     Args:
         trainer: The trainer.
         max_samples: Maximum samples of a micro-batch; `None` for that of the training arguments.
+
+    Attributes:
+        compares_columns: Whether samples that are collated together need the same columns.
     """
+
+    compares_columns = True
 
     def __init__(self, trainer: Trainer, max_samples: int | None = None):
         self._trainer, self._max_samples = trainer, max_samples
@@ -40,6 +45,11 @@ class LoadingRules:
     def most_samples(self) -> int:
         """Maximum samples of a micro-batch, until memory runs out."""
         return hf_compat.train_batch_size(self._trainer) if self._max_samples is None else self._max_samples
+
+    @property
+    def data_collator(self) -> Any:
+        """The collator of training, unless the loader has its own."""
+        return self._trainer.data_collator
 
     @property
     def removes_columns(self) -> bool:
@@ -103,7 +113,7 @@ class StreamSamples:
     def data_collator(self) -> Any:
         """The collator of training, before columns are removed."""
         own = self.rules.own_loader
-        return self.trainer.data_collator if own is None else own.collate_fn
+        return self.rules.data_collator if own is None else own.collate_fn
 
     @property
     def common_collator(self) -> Any:

@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from transformers import Trainer
 
+from mixer.models.row_losses import generates
 from mixer.run.hooks import ForwardResult, StepHook
 from mixer.run.replaced_methods import replaced
 from mixer.run.state import PresentStep
@@ -84,6 +85,8 @@ def metrics_restored(trainer: Trainer) -> Iterator[None]:
 def name_by_set(trainer: Trainer, name: str) -> set[str]:
     """Names what a trainer of TRL has measured in an evaluation by its set; all sets would have the same names.
 
+    The tokens of the run, which are no set's, are left out: each log of training has them.
+
     Args:
         trainer: The trainer.
         name: The set.
@@ -92,7 +95,7 @@ def name_by_set(trainer: Trainer, name: str) -> set[str]:
         The names without the set; empty for other trainers.
     """
     measured = vars(trainer).get("_metrics", {}).get("eval", {})
-    own = dict(measured)
+    own = {metric: values for metric, values in measured.items() if metric != "num_tokens"}
     measured.clear()
     measured.update({f"{name}_{metric}": values for metric, values in own.items()})
     return set(own)
@@ -138,5 +141,5 @@ class TRLMetrics(StepHook):
 
 
 def trl_hooks(trainer: Trainer, step: PresentStep) -> list[StepHook]:
-    """Makes the hook that one of TRL's trainers needs; none for others."""
-    return [TRLMetrics(trainer, step)] if keeps_metrics(trainer) else []
+    """Makes the hook that one of TRL's trainers needs; none for others, and for those whose rows are generated."""
+    return [TRLMetrics(trainer, step)] if keeps_metrics(trainer) and not generates(trainer.args) else []

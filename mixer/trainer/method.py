@@ -213,6 +213,12 @@ class Method(KeepsArguments, StepHook):
             batch: The step that was trained.
         """
 
+    def end_training(self) -> None:
+        """Called after the last step of a run that was not stopped, on all ranks; it may change the model.
+
+        Checkpoints have been written, so that a run that resumes from one does the same again.
+        """
+
     def memory_counts(self) -> tuple[dict[str, int], dict[int, int]]:
         """Counts remembered samples for the ledger: by origin, and by class; empty where there are none or unknown."""
         return {}, {}

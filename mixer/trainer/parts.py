@@ -22,6 +22,7 @@ from mixer.measurements.hooks.stream_gradients import RunProbe
 from mixer.measurements.hooks.table import check_measured, new_hooks
 from mixer.mixture.resolve import resolve_epoch_size
 from mixer.mixture.stream import Stream
+from mixer.models.row_losses import generates
 from mixer.run.class_checks import check_arguments, check_budget
 from mixer.run.hooks import Observer
 from mixer.run.loading import StreamLoading
@@ -163,7 +164,8 @@ def check_options(trainer: Trainer, streams: Sequence[Stream], options: Options,
     check_schedule(schedule, trainer.lr_scheduler)
     check_gradient_noise(trainer, schedule)
     check_evaluation_names(trainer.eval_dataset)
-    check_best_metric(trainer, has_metrics or trainer.compute_metrics is not None, options.mixture.objective)
+    has_metrics = has_metrics or trainer.compute_metrics is not None or generates(args)  # rewards
+    check_best_metric(trainer, has_metrics, options.mixture.objective)
     if options.config.save_best_of_each:
         check_best_of_each(trainer)
 

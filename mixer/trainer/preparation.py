@@ -13,7 +13,15 @@ from mixer.loading.preprocessing import Preprocess, preprocessed_now
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import combine
 from mixer.run.class_checks import check_loss, check_prepared_elsewhere
-from mixer.trainer.checks.trl_streams import check_kinds, check_sft, check_template, first_sample
+from mixer.trainer.checks.trl_streams import (
+    check_images,
+    check_kinds,
+    check_sft,
+    check_template,
+    first_sample,
+    has_images,
+)
+from mixer.trainer.images import collated_together, stand_in_of
 from mixer.utils.errors import InvalidValueError, wrong_value
 
 
@@ -31,6 +39,7 @@ class StreamPreparation:
         self.combined: Any = None  # all streams as a single data set
         self._stand_in: Any = None  # the constructor's argument instead, until it is prepared
         self._preprocess_of: dict[str, Preprocess | None] = {}  # of the streams, before they were prepared
+        self._has_images = False
 
     def stand_in(self, prepares: bool, args: Any, tokenizer: Any) -> Any:
         """Returns the training data for the parent's constructor.
@@ -50,6 +59,9 @@ class StreamPreparation:
             lasting = [stream for stream in self.streams if not stream.is_memory]
             check_kinds(lasting, type(self._trainer).__name__)
             self._stand_in = lasting[0].dataset
+            if seen := [stream for stream in lasting if has_images(stream)]:
+                check_images(lasting, self._trainer, args, tokenizer)
+                self._has_images, self._stand_in = True, stand_in_of(seen[0])
         else:
             check_prepared_elsewhere(type(self._trainer))
             self._stand_in = self.combined = self._combine()
@@ -60,6 +72,8 @@ class StreamPreparation:
 
     def take_stand_in_back(self) -> list[Stream]:
         """Replaces the stand-in by the streams if the parent did not prepare it; returns the streams."""
+        if self._has_images:
+            self.streams = collated_together(self.streams, self._trainer)
         if self.combined is None and self.streams:  # images, or dataset_kwargs={"skip_prepare_dataset": True}
             self.combined = self._combine()
             check_loss(self._trainer)

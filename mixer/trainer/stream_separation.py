@@ -10,6 +10,7 @@ from mixer.loading.batching import STREAMS_A_ROUND
 from mixer.loading.loaded_step import StepBatch
 from mixer.losses.stream_losses import StreamLosses
 from mixer.mixture.step_plan import StepPlan
+from mixer.models.row_losses import generates
 from mixer.run.state import Basis
 from mixer.trainer.agreement import StepAgreement
 
@@ -43,10 +44,11 @@ class StreamSeparation:
         Packed or multiplied rows are separated by stream.
 
         If only some are left out, a micro-batch of one stream might have none left. It is trained on as it is then, and
-        belongs to no stream, unless a hook needs its rows.
+        belongs to no stream, unless a hook needs its rows. Prompts stay together: the loss of their completions, whose
+        mean is near 0 whatever they are worth, is measured for no stream.
         """
         splitting, (num_rows, num_samples) = self._run.splitting, self._run.step.counts.mixed_up
-        if splitting.by_stream or splitting.round_robin:
+        if splitting.by_stream or splitting.round_robin or generates(self._trainer.args):
             return batch
         if not (num_samples or self._losses.shows_rows):
             self._separate("The loss of this model cannot be separated by row")

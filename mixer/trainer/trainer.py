@@ -129,7 +129,7 @@ class MixingMixin(Trainer):
     ):
         config = copy.copy(options_in(args, self.options_class))
         config.check_options()
-        takes_names = check_class(type(self), MixingMixin, args, positional)
+        taken = check_class(type(self), MixingMixin, args, positional)
         check_trainer_keywords(type(self), MixingMixin, kwargs)
         check_output_folder(args)
         streams = [] if train_dataset is None else as_streams(train_dataset)
@@ -145,10 +145,12 @@ class MixingMixin(Trainer):
         prepares, tokenizer = hasattr(super(), "_prepare_dataset"), kwargs.get("processing_class")
         stand_in = self._preparation.stand_in(prepares, args, tokenizer)
         network: Any = model  # of TRL's trainers also a name
-        if positional or not takes_names:
+        if positional or not taken:
             super().__init__(network, args, data_collator, stand_in, *positional, **kwargs)
         else:  # other trainers have another order
-            super().__init__(model=network, args=args, data_collator=data_collator, train_dataset=stand_in, **kwargs)
+            first: dict[str, Any] = {"model": model, "args": args}
+            first |= {"data_collator": data_collator, "train_dataset": stand_in}
+            super().__init__(**{name: value for name, value in first.items() if name in taken or value}, **kwargs)
         metric = with_safe_name(self.args.metric_for_best_model, self.eval_dataset)
         self.args.metric_for_best_model = metric
         evaluated = kwargs.get("eval_dataset", positional[0] if positional else None)

@@ -120,6 +120,8 @@ class Training:
         if self._parts.loop.stopped_by is None:  # otherwise the resumed run would have rows without a log entry
             self._parts.steps.end()
             self._parts.methods.note_memories()
+            for method in self._parts.methods:
+                method.end_training()
         self._ranks.run_on_all(self._seal_ledger)
 
     def _seal_ledger(self) -> None:

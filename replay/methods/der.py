@@ -1,6 +1,6 @@
 """Dark experience replay: stored logits are regression targets for replayed samples."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mixer.mixture.step_plan import StepPlan
-from mixer.models.labels import IGNORED
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_count, check_range
+from replay.methods.logits import labelled, logits_of
 from replay.methods.memories import factors_of_means, find_memory, refuse_second_draws
 from replay.second_draw import SecondDraw
 
@@ -84,7 +84,7 @@ class DER(Method):
             return None
         slots = run.planner().others[self._memory_id].slots(micro.positions)  # type: ignore[attr-defined]  # a buffer's
         distances = self._squared_distances(trained, self._buffer.payloads(slots, _LOGITS))
-        has_token_logits = self._labels(trained, self._logits(trained)) is not None
+        has_token_logits = labelled(self._logits(trained), trained, run.passes) is not None
         counts = run.passes.items_by_stream if has_token_logits else trained.plan.counts
         return run.mean_over_step(self.alpha * distances, trained, int(counts[self._memory_id]))
 
@@ -145,36 +145,14 @@ class DER(Method):
         """Returns vectors of logits with a graph, how many a row has (`None`: one), and how many of each are stored."""
         logits = self._logits(trained)
         logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-        labels = self._labels(trained, logits)
-        if labels is None:
+        counts = labelled(logits, trained, self._run.passes)
+        if counts is None:
             return logits, None, self.top_k
-        counts = labels.ne(IGNORED)
-        vectors = logits[:, : labels.shape[1]][counts.to(logits.device)]
+        vectors = logits[:, : counts.shape[1]][counts.to(logits.device)]
         return vectors, counts.sum(dim=1).tolist(), self.top_k or _FOR_TOKENS
 
     def _logits(self, trained: ForwardResult) -> Tensor:
-        output, num_samples = trained.output, len(trained.micro.stream_ids)
-        logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-        if not isinstance(logits, Tensor) or logits.dim() < 2 or len(logits) != num_samples:
-            found = f"'logits' of shape {list(logits.shape)}" if isinstance(logits, Tensor) else "no 'logits'"
-            text = (
-                f"{self.name} compares logits, but the model's forward gives {found} for {num_samples} samples, not "
-                "[num_samples, ...]. Let it return a mapping with 'logits': without losses fused with the head "
-                "(use_liger_kernel=True) and return_dict=False; logits.unsqueeze(-1) of a single output; and use a "
-                "data_collator that pads samples instead of packing them into one row."
-            )
-            raise InvalidValueError(text, option="logits", found=found)
-        return logits
-
-    def _labels(self, trained: ForwardResult, logits: Tensor) -> Tensor | None:
-        """Returns the labels of each vector `[num_rows, num_positions]`; `None` if there is one vector a row."""
-        inputs = trained.micro.inputs
-        labels, is_shifted = inputs.get("shift_labels"), True
-        if labels is None:
-            labels, is_shifted = inputs.get("labels"), not self._run.passes.shifts_labels
-        if logits.dim() != 3 or not isinstance(labels, Tensor) or labels.shape != logits.shape[:2]:
-            return None
-        return labels if is_shifted else labels[:, 1:]
+        return logits_of(trained.output, len(trained.micro.stream_ids), self.name)
 
 
 class DERPlusPlus(DER):

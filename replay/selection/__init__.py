@@ -7,6 +7,7 @@ from mixer.utils.registry import as_rule
 from replay.selection.base import Offers as Offers, Selection as Selection
 from replay.selection.class_balanced import ClassBalanced as ClassBalanced
 from replay.selection.herding import Herding as Herding
+from replay.selection.learnable import Learnable as Learnable
 from replay.selection.loss_aware import LossAware as LossAware
 from replay.selection.reservoir import Reservoir as Reservoir
 from replay.selection.ring import Ring as Ring

@@ -15,6 +15,7 @@ from mixer.models.labels import IGNORED
 from mixer.models.side_state import Snapshot, evaluating
 from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidValueError
+from replay.generation.sampling import padded
 
 
 class Texts(NamedTuple):
@@ -117,26 +118,6 @@ def _by_length(prompts: Sequence[Sequence[int]], batch_size: int) -> Iterator[li
     order = sorted(range(len(prompts)), key=lambda place: -len(prompts[place]))
     for start in range(0, len(order), batch_size):
         yield order[start : start + batch_size]
-
-
-def padded(prompts: Sequence[list[int]], padding: int, on_the_right: bool = False) -> tuple[Tensor, Tensor]:
-    """Pads prompts to the length of the longest.
-
-    Args:
-        prompts: Their tokens.
-        padding: The token of padding.
-        on_the_right: Whether it comes after a prompt.
-
-    Returns:
-        int64 `[num_prompts, num_tokens]` each: the tokens, and the mask, 0 for padding.
-    """
-    longest = max(map(len, prompts))
-    ids = torch.full((len(prompts), longest), padding)
-    mask = torch.zeros_like(ids)
-    for row, prompt in enumerate(prompts):
-        place = slice(len(prompt)) if on_the_right else slice(longest - len(prompt), longest)
-        ids[row, place], mask[row, place] = torch.tensor(prompt), 1
-    return ids, mask
 
 
 def _generate(trainer: MixingTrainer, model: Any, inputs: Mapping[str, Tensor], options: Any) -> list[list[int]]:

@@ -5,6 +5,7 @@ from tasks.methods.coda_prompt import CODAPrompt as CODAPrompt
 from tasks.methods.dual_prompt import DualPrompt as DualPrompt
 from tasks.methods.er_ace import ERACE as ERACE
 from tasks.methods.ewc import OnlineEWC as OnlineEWC
+from tasks.methods.final_weights import FinalWeights as FinalWeights
 from tasks.methods.icarl import ICaRL as ICaRL
 from tasks.methods.inf_lora import InfLoRA as InfLoRA
 from tasks.methods.l2p import L2P as L2P

@@ -10,7 +10,15 @@ from torch import Tensor, nn
 
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_range
-from tasks.methods.shared import TaskContext, TaskMethod, load_tensors, save_tensors, trainable
+from tasks.methods.shared import (
+    TaskContext,
+    TaskMethod,
+    flat_weights,
+    load_tensors,
+    save_tensors,
+    set_weights,
+    trainable,
+)
 
 Rule = Literal["average", "ties", "magmax"]
 Start = Literal["merged", "last", "initial"]
@@ -68,17 +76,17 @@ class Merging(TaskMethod):
         """Sets the model from which the task begins; see `TaskMethod.begin_task`."""
         super().begin_task(task, model)
         if task.number == 0:
-            self._initial, self._vectors = _flat(model), []
+            self._initial, self._vectors = flat_weights(model), []
         initial = self._initial_of(model)
         del self._vectors[task.number :]
         if task.number and self.start != "merged":
-            _set(model, initial + self._vectors[-1] if self.start == "last" else initial)
+            set_weights(model, initial + self._vectors[-1] if self.start == "last" else initial)
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:
         """Merges the model with those of earlier tasks; see `TaskMethod.end_task`."""
         self.task, initial = None, self._initial_of(model)
-        self._vectors.append(_flat(model) - initial)
-        _set(model, initial + self.scale * self._merge(torch.stack(self._vectors)))
+        self._vectors.append(flat_weights(model) - initial)
+        set_weights(model, initial + self.scale * self._merge(torch.stack(self._vectors)))
 
     def _initial_of(self, model: nn.Module) -> Tensor:
         size = sum(parameter.numel() for parameter in trainable(model).values())
@@ -137,16 +145,3 @@ def magmax(vectors: Tensor) -> Tensor:
 
 
 _RULES: dict[str, Callable[..., Tensor]] = {"average": average, "ties": ties, "magmax": magmax}
-
-
-def _flat(model: nn.Module) -> Tensor:
-    """Returns the trained parameters as one vector on the CPU."""
-    return torch.cat([parameter.detach().to("cpu", torch.float32).flatten() for parameter in trainable(model).values()])
-
-
-@torch.no_grad()
-def _set(model: nn.Module, vector: Tensor) -> None:
-    parameters = trainable(model).values()
-    parts = torch.split(vector, [parameter.numel() for parameter in parameters])
-    for parameter, values in zip(parameters, parts, strict=True):
-        parameter.copy_(values.view_as(parameter))

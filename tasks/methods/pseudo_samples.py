@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import Dataset
-from transformers import GenerationConfig
 
-from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.models.labels import IGNORED
 from mixer.trainer.method import RunContext
 from mixer.utils.errors import InvalidValueError
-from mixer.utils.random_state import seed_generators
 from mixer.utils.ranges import check_count
+from replay.generation.sampling import Sampling, check_generates, padding_of, sample
 from replay.methods.memories import find_memory
 from tasks.methods.shared import TaskContext, TaskMethod
 
@@ -92,6 +90,7 @@ class PseudoSamples(TaskMethod):
     def _written(self, start: int, length: int, key: tuple[int, ...]) -> NDArray[np.int64]:
         """Samples rows `[capacity, length]`, -1 after their end, each rank a part of them; the same on all ranks."""
         run, capacity = self.run, self._buffer.capacity
+        sampling = Sampling(length - 1, top_k=self.top_k)
 
         def part() -> NDArray[np.int64]:
             rows = np.full((capacity, length), -1, dtype=np.int64)
@@ -99,7 +98,8 @@ class PseudoSamples(TaskMethod):
                 own = rows[number * _ROWS : (number + 1) * _ROWS]
                 prompts = torch.full((len(own), 1), start, device=run.device)
                 mask = torch.ones_like(prompts)
-                written = sample(run.passes, prompts, mask, length - 1, (*key, number), self.top_k)
+                with run.passes.without_gradients(training=False):  # which restores the random state
+                    written = sample(run.passes.model, prompts, mask, sampling, (*key, number))
                 own[:, 0] = start
                 own[:, 1 : 1 + written.shape[1]] = written.cpu().numpy()
             return rows
@@ -150,57 +150,3 @@ def _check_sample(sample: Any, start: int, task: str) -> None:
         raise InvalidValueError.about(
             "labels", f"must be input_ids, for the model to write whole samples, but are not in task {task!r}."
         )
-
-
-def check_generates(model: nn.Module) -> None:
-    """Raises a `ValueError` if a model does not write text from left to right."""
-    config = getattr(model, "config", None)
-    if not callable(getattr(model, "generate", None)) or getattr(config, "is_encoder_decoder", False):
-        raise InvalidValueError.about("model", f"must write text, as a causal one does, got a {type(model).__name__}.")
-
-
-def sample(
-    passes: AuxiliaryPasses, prompts: Tensor, mask: Tensor, max_new_tokens: int, key: tuple[int, ...], top_k: int
-) -> Tensor:
-    """Samples continuations of prompts.
-
-    Args:
-        passes: Run the model.
-        prompts: int64 `[num_rows, num_tokens]`, padded on the left.
-        mask: int64 `[num_rows, num_tokens]`: 0 for padding.
-        max_new_tokens: Largest number of tokens to add.
-        key: Integers that determine the sample.
-        top_k: Number of the likeliest tokens from which each token is drawn.
-
-    Returns:
-        int64 `[num_rows, num_new_tokens]`; -1 after the end of a row.
-    """
-    model: Any = passes.model
-    config = GenerationConfig(  # type: ignore[no-untyped-call]
-        do_sample=True,
-        max_new_tokens=max_new_tokens,
-        eos_token_id=_ends_of(model) or None,
-        pad_token_id=padding_of(model),
-        top_k=top_k,
-    )
-    with passes.without_gradients(training=False):  # which restores the random state
-        seed_generators(*key)
-        if (device := prompts.device).type != "cpu":
-            torch.get_device_module(device).manual_seed(torch.default_generator.initial_seed())
-        tokens = model.generate(input_ids=prompts, attention_mask=mask, generation_config=config)
-    new: Tensor = tokens[:, prompts.shape[1] :]
-    is_end = torch.isin(new, torch.tensor(_ends_of(model), dtype=new.dtype, device=new.device)).long()
-    return new.masked_fill(is_end.cumsum(dim=1) > is_end, -1)
-
-
-def padding_of(model: Any) -> int:
-    """Returns the token that fills rows: that of padding, or the end of text, or 0."""
-    return next((token for token in (model.config.pad_token_id, *_ends_of(model)) if token is not None), 0)
-
-
-def _ends_of(model: Any) -> list[int]:
-    """Returns the tokens that end a text."""
-    ends = model.generation_config.eos_token_id
-    if ends is None:
-        return []
-    return ends if isinstance(ends, list) else [ends]

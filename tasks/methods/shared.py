@@ -158,6 +158,20 @@ def copied(model: nn.Module) -> Tensors:
     return {name: parameter.detach().clone() for name, parameter in trainable(model).items()}
 
 
+def flat_weights(model: nn.Module) -> Tensor:
+    """Returns the trained parameters as one vector on the CPU, in single precision."""
+    return torch.cat([parameter.detach().to("cpu", torch.float32).flatten() for parameter in trainable(model).values()])
+
+
+@torch.no_grad()
+def set_weights(model: nn.Module, vector: Tensor) -> None:
+    """Sets the trained parameters to a vector of `flat_weights`."""
+    parameters = trainable(model).values()
+    parts = torch.split(vector, [parameter.numel() for parameter in parameters])
+    for parameter, values in zip(parameters, parts, strict=True):
+        parameter.copy_(values.view_as(parameter))
+
+
 class WeightAnchor:
     """Holds weights near those at the end of earlier tasks, each by its importance.
 

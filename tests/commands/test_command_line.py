@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -15,8 +16,10 @@ import pytest
 from mixer.distributed.signals import RunTerminated
 from mixer.tools.cli import entry as cli
 from mixer.tools.cli.command import Command
+from mixer.tools.cli.early_help import early_help
 from mixer.tools.cli.entry import main
-from mixer.tools.cli.registry import command_names, load_command
+from mixer.tools.cli.registry import WITH_RECIPE, command_names, load_command, module_of
+from mixer.tools.records import comparison
 from mixer.tools.report.page import page_path
 from tests.commands.recipes import Runs
 from tests.mixer.tools.report.ledgers import write_run
@@ -25,6 +28,7 @@ from tests.refusals import refused
 # The commands one after the other in one process; stdout ends with what they imported of what trains.
 READING = """
 import sys
+from mixer.tools.cli.early_help import early_help
 from mixer.tools.cli.entry import main
 for command in sys.argv[1:]:
     main(command.split())
@@ -79,6 +83,20 @@ def test_runs_are_compared_and_reported_as_json(tmp_path: Path, printed: Runs, m
         page_path(tmp_path / "mine.html")
 
 
+def test_of_very_many_streams_a_comparison_shows_those_with_most_samples(
+    tmp_path: Path, printed: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparison, "_MOST_STREAMS", 2)
+    write_run(tmp_path, streams=("math", "code", "law"))
+    table = printed("compare", tmp_path)
+    assert [name for name in ("math", "code", "law", "average") if re.search(rf"│ {name} ", table)] == [
+        *("math", "code"),
+        "average",
+    ]
+    assert "1 streams with fewer samples" in table
+    assert len(json.loads(printed("compare", tmp_path, "--json"))[0]["streams"]) == 3
+
+
 def test_runs_without_evaluations_are_compared_by_their_losses_of_training(tmp_path: Path, printed: Runs) -> None:
     write_run(tmp_path, num_steps=20)
     assert "Validation loss" in printed("compare", tmp_path)
@@ -123,10 +141,12 @@ def test_nothing_is_imported_before_it_is_needed() -> None:
     imported = {
         "import mixer, replay, tasks": "",
         call.format(["--help"]): "",
+        call.format(["train", "--help"]): "",
         "from mixer import PiKE, Objective, Stream, Grouping, Mixing, schedules; mixer.schedules.Ramp": "numpy",
         "from mixer.policies import policy_classes; policy_classes()": "numpy",
         "from mixer import Ledger; from tasks import ScoreMatrix": "numpy pandas",
         call.format(["compare", "--help"]): "numpy pandas rich",
+        call.format(["fit", "--help"]): "numpy pandas rich",
     }
     done = subprocess.run([sys.executable, "-c", STARTING, *imported], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == list(imported.values())
@@ -144,10 +164,33 @@ def test_the_help_lists_all_commands_and_an_unknown_one_has_a_suggestion(capsys,
     assert "Did you mean 'train'?" in refused("trian", "recipe.yaml")
 
 
-def test_the_help_of_training_begins_with_what_is_used_most_and_loses_no_option(commands: dict[str, Command]) -> None:
-    first, *others = (group for group in commands["train"].parser._action_groups if group._group_actions)
-    names = [option for action in first._group_actions for option in action.option_strings[:1]]
-    assert names[:3] == ["--training.output_dir", "--resume", "--mixing"]
-    assert len(names) == 10
-    options = [action for group in (first, *others) for action in group._group_actions]
-    assert sorted(map(id, options)) == sorted(map(id, commands["train"].parser._actions))
+@pytest.mark.parametrize("name", WITH_RECIPE)
+def test_the_help_of_a_command_with_a_recipe_has_its_own_options_and_names_that_of_the_fields(
+    name: str, commands: dict[str, Command]
+) -> None:
+    text = commands[name].parser.format_help()
+    assert early_help(name, module_of(name)) == text
+    assert "--json" in text
+    assert "mixer help FIELD" in text
+    assert "--training.learning_rate LEARNING_RATE" not in text
+    assert text.count("\n") < 70
+    assert "--training.learning_rate" in commands[name].parser._option_string_actions
+
+
+def test_a_field_is_explained_by_its_place_its_name_or_the_name_of_a_class(printed: Runs, refused) -> None:
+    def told(*words: str) -> dict[str, dict[str, Any]]:
+        return {part["field"]: part for part in json.loads(printed("help", *words, "--json"))}
+
+    (rate,) = told("learning_rate").values()
+    assert (rate["field"], rate["type"], rate["default"]) == ("training.learning_rate", "number", 5e-5)
+    assert told("training.learning_rate") == told("learning_rate")
+    (split,) = told("streams.web.data.split").values()
+    assert (split["field"], split["default"]) == ("streams.NAME.data.split", "train")
+    assert set(told("LossChange")) == {"mixing.LossChange", "batch_size.LossChange"}
+    assert {"model", "streams", "training"} <= told()["recipe"]["fields"].keys()
+    (memory,) = told("continual", "memory").values()
+    assert "factory" in memory["fields"]
+    assert "PiKE" in printed("help", "mixing")
+    assert printed("help", "watch").startswith("usage: mixer watch")
+    assert "Did you mean 'learning_rate'?" in refused("help", "lerning_rate")
+    assert "a command whose first argument is a recipe" in refused("schema", "watch")

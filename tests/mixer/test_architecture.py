@@ -28,9 +28,9 @@ PLUG_INS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
 ROOMS = {
     "mixer": "utils|measurements|distributed schedules|policies|mixture|models|gradients|loading|ledger|run"
     "|checkpoint losses|measurements.hooks|trainer.checks trainer.evaluation|trainer"
-    "|trainer.trl trainer.sentence_transformers"
+    "|trainer.trl trainer.sentence_transformers trainer.grpo"
     "|tools.console|tools.records|tools.report|tools.recipe|tools.analysis|tools.cli",
-    "replay": "storage shared|selection retrieval policies|memory|feeding|second_draw|buffer|methods",
+    "replay": "storage shared generation|selection retrieval policies|memory|feeding|second_draw|buffer|methods",
     "tasks": "sources mlp text_domains task_folders|task chats|heads sequences generation chats_of_files texts"
     "|score metrics|harness methods|continual|tools.report|tools.recipe|tools.command",
 }

@@ -11,8 +11,10 @@ from mixer.tools.recipe.data import DataSource
 from mixer.tools.recipe.model import ModelRecipe
 from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.recipe.streams import StreamRecipe
+from tests.chats_of_images import pictures
 from tests.helpers import GradientRecorder
 from tests.mixer.trainer.trl.cases import chats, model_of, preferences, sft_arguments, sft_mixture, tokenizer
+from tests.mixer.trainer.trl.test_images import sft as images_sft
 from tests.ranks.warm import Results, launched
 
 
@@ -41,9 +43,20 @@ def from_recipe(folder: Path, name: str, per_device: int, callbacks: Any = ()) -
     return trainer
 
 
+def of_images(folder: Path, name: str, per_device: int, callbacks: Any = ()) -> Any:
+    """Makes a run of four steps over 5 chats and 7 pictures; in the last, of 1 each, a rank has no picture."""
+    kind = name.partition(" ")[0]
+    data, sizes = {"text": chats(5, 2), "seen": pictures(7, 1)}, [6, 4, 3, 2, 2]
+    own = {"mixing": "Uniform", "batch_size": lambda step, _: sizes[step], "callbacks": list(callbacks)}
+    # TRL checkpoints gradients by default.
+    options = {"per_device_train_batch_size": per_device, "max_steps": 4, "gradient_checkpointing": kind == "qwen"}
+    return images_sft(folder, kind, data, own, **options)
+
+
 def trained(name: str, folder: Path, size: int = 2) -> list[Any]:
     """Gradients, logs and sizes of steps with several micro-batches, and one of which a rank has no samples."""
-    make = {"recipe": from_recipe, **dict.fromkeys(PAIRS, preferences)}.get(name, sft_mixture)
+    others = {"recipe": from_recipe, **dict.fromkeys(PAIRS, preferences), **dict.fromkeys(OF_IMAGES, of_images)}
+    make = others.get(name, sft_mixture)
     recorder = GradientRecorder()
     trainer = make(folder / name, name, per_device=size, callbacks=[recorder])
     trainer.train()
@@ -54,7 +67,8 @@ def trained(name: str, folder: Path, size: int = 2) -> list[Any]:
 
 pytestmark = pytest.mark.full
 PAIRS = ("dpo", "reward")
-NAMES = ("llama", "gpt2", *PAIRS, "recipe")
+OF_IMAGES = ("llava of images", "qwen of images")
+NAMES = ("llama", "gpt2", *PAIRS, "recipe", *OF_IMAGES)
 results = launched(*(partial(trained, name) for name in NAMES))
 
 
@@ -67,7 +81,7 @@ def test_two_ranks_train_as_one_process(name: str, results: Results, tmp_path: P
     for mine, theirs in zip(logs, alone, strict=True):
         names = [key for key in theirs if key.startswith(("loss", "count/", "num_tokens"))]
         assert [mine[key] for key in names] == pytest.approx([theirs[key] for key in names], rel=1e-5)
-    if name == "recipe":
+    if name in ("recipe", *OF_IMAGES):
         return
     # Of one sample both see the same metrics, although one rank has none, or two have run its pair.
     single = totals.index(1)

@@ -28,8 +28,13 @@ def check_measured(plan: RunPlan, hooks: Sequence[Observer]) -> None:
     Raises:
         ValueError: With the request.
     """
-    known = {*BY_NAME.values(), *(kind for hook in hooks for kind in hook.measures)}
+    own = {kind for kind in BY_NAME.values() if "generated completions" not in kind.requires}
+    known = own | {kind for hook in hooks for kind in hook.measures}
     if unknown := [need for need in plan.needs if type(need) not in known]:
-        hint = f"pass a hook with measures = ({type(unknown[0]).__name__},) in methods=[...]"
+        hint = (
+            "take MixingGRPOTrainer"
+            if "generated completions" in unknown[0].requires
+            else f"pass a hook with measures = ({type(unknown[0]).__name__},) in methods=[...]"
+        )
         text = f"={plan.policy.name} or its batch_size needs {unknown[0]!r}, which nothing measures: {hint}."
         raise wrong_value("mixing", text)

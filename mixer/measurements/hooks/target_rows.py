@@ -69,7 +69,8 @@ def split_targets(trainer: Trainer, objective: Objective | None, policy: Policy)
         logger.warning("objective: %s.", _in_words(num_development, test))
     evaluated = {name: test[name] for name in objective.names}
     have_length = all(isinstance(own, Sized) and len(own) for own in evaluated.values())
-    return TargetSplits(objective, rows if is_followed else {}, num_development, evaluated if have_length else {})
+    followed = rows if is_followed else {}
+    return TargetSplits(objective, followed, num_development, evaluated if have_length else {}, rows)
 
 
 def _in_words(num_development: Mapping[str, int], test: Mapping[str, Any]) -> str:

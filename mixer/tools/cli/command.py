@@ -14,10 +14,10 @@ from mixer.utils.errors import InvalidValueError
 # Exit status of a command that is done, with findings that `--strict` does not allow.
 FOUND = 3
 
-_EXAMPLE = "Example:\n  "
-_USED_MOST = (
-    *("training.output_dir", "resume", "mixing", "objective", "batch_size", "training.per_device_train_batch_size"),
-    *("training.max_steps", "training.learning_rate", "training.logging_steps", "training.seed"),
+EXAMPLE = "Example:\n  "
+_FIELDS = (
+    "Each field of the recipe is an option, too: --mixing Uniform, --training.max_steps 100, --streams.NAME.weight 2. "
+    "`mixer help FIELD` explains one, with what it may be, and `mixer help` lists them."
 )
 _Recipe = TypeVar("_Recipe")
 
@@ -29,14 +29,26 @@ class HelpFormatter(DefaultHelpFormatter):
         return re.sub(r", known subclasses: [^)]*", "", super()._get_help_string(action))
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if text.startswith(_EXAMPLE):
+        if text.startswith(EXAMPLE):
             return text
         filled: str = super()._fill_text(text, width, indent)
         return filled
 
 
 class RecipeParser(ArgumentParser):
-    """Parses recipes, and writes them without the values of `storage_options`."""
+    """Parses recipes, writes them without the values of `storage_options`, and has a help without their fields."""
+
+    groups_of_fields: Any = ()
+
+    def format_help(self, *arguments: Any, **options: Any) -> str:
+        """Writes the help; fields of recipes have one of their own, `mixer help`."""
+        groups: Any = self._action_groups
+        self._action_groups = [group for group in groups if group not in self.groups_of_fields]
+        try:
+            text: str = super().format_help(*arguments, **options)
+        finally:
+            self._action_groups = groups
+        return text.replace(" \b[", "[")  # jsonargparse's --print_config[=flags]
 
     def dump(self, *arguments: Any, **options: Any) -> str:
         """Writes a recipe as YAML; see `ArgumentParser`."""
@@ -71,7 +83,7 @@ class Command:
     def __post_init__(self) -> None:
         self.parser.formatter_class = HelpFormatter
         if self.example:
-            self.parser.epilog = f"{_EXAMPLE}{self.example}"
+            self.parser.epilog = f"{EXAMPLE}{self.example}"
 
 
 def parser_of_run(description: str, text: str = "Output folder of a run.") -> ArgumentParser:
@@ -93,6 +105,29 @@ def add_json(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="Print one JSON document, and nothing else, on stdout.")
 
 
+def parser_of_recipes(
+    description: str, usage: str, example: str, options: Mapping[str, Mapping[str, Any]]
+) -> tuple["RecipeParser", list[str]]:
+    """Makes the parser of a command with a recipe, still without the recipe's fields, which its help does not list.
+
+    Args:
+        description: See `recipe_command`.
+        usage: See `recipe_command`.
+        example: See `Command`.
+        options: See `recipe_command`.
+
+    Returns:
+        The parser, and the names of its own options.
+    """
+    usage = f"mixer {example.split()[1]} RECIPE.yaml {usage} [--FIELD VALUE ...]"
+    parser = RecipeParser(description=description, usage=usage, allow_abbrev=False)
+    parser.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
+    own = [parser.add_argument(option, **arguments).dest for option, arguments in options.items()]
+    add_json(parser)
+    parser.add_argument_group("Fields of the recipe", _FIELDS)
+    return parser, own
+
+
 def recipe_command(
     recipe_class: type,
     run: Callable[[ArgumentParser, Namespace, Namespace], int | None],
@@ -111,14 +146,10 @@ def recipe_command(
         example: See `Command`.
         options: Arguments of `add_argument`, by option.
     """
-    name, own_usage = example.split()[1], usage
-    usage = f"mixer {name} RECIPE.yaml {usage} [--FIELD VALUE ...]"
-    parser = RecipeParser(description=description, usage=usage, allow_abbrev=False)
-    parser.add_argument("--recipe", action="config", help="Path of the recipe, a YAML file.")
-    own = [parser.add_argument(option, **arguments).dest for option, arguments in options.items()]
-    add_json(parser)
+    parser, own = parser_of_recipes(description, usage, example, options)
+    before = len(parser._action_groups)  # noqa: SLF001 argparse has no public way to leave options out of a help
     parser.add_class_arguments(recipe_class)
-    _put_first(parser)
+    parser.groups_of_fields = parser._action_groups[before:]  # noqa: SLF001
 
     def split(config: Namespace) -> int | None:
         options: Any = {option: config.pop(option) for option in (*own, "json")}
@@ -131,21 +162,9 @@ def recipe_command(
             return run(parser, config, Namespace(options))  # type: ignore[no-untyped-call]
 
     def of_recipe(other: type) -> Command:
-        return recipe_command(other, run, description, own_usage, example, options)
+        return recipe_command(other, run, description, usage, example, options)
 
     return Command(parser, split, recipe_class, example, of_recipe)
-
-
-def _put_first(parser: ArgumentParser) -> None:
-    """Puts the options that are used most first in a command's help, for which argparse has no public way."""
-    groups: Any = parser._action_groups  # noqa: SLF001
-    actions = {action.dest: action for action in parser._actions if action.dest in _USED_MOST}  # noqa: SLF001
-    for group in groups:
-        group._group_actions = [action for action in group._group_actions if action.dest not in actions]  # noqa: SLF001
-    parser.add_argument_group("Used most")._group_actions.extend(  # noqa: SLF001
-        actions[name] for name in _USED_MOST if name in actions
-    )
-    groups.insert(0, groups.pop())
 
 
 def build_recipe(recipe_class: type[_Recipe], parser: ArgumentParser, config: Namespace) -> _Recipe:

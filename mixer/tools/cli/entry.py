@@ -7,8 +7,10 @@ With statuses other than 0 and 3, stdout has no JSON.
 """
 
 import argparse
+import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
@@ -21,7 +23,8 @@ from jsonargparse import ArgumentParser, Namespace
 from mixer.distributed.ending import end_together, import_early
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.tools.cli.command import Command
-from mixer.tools.cli.registry import WITH_RECIPE, command_names, load_command, summaries
+from mixer.tools.cli.early_help import early_help
+from mixer.tools.cli.registry import WITH_RECIPE, command_names, load_command, module_of, summaries
 from mixer.tools.recipe.early_names import check_names
 from mixer.tools.recipe.given import Given, check_recipe, given_in
 from mixer.tools.recipe.storage_options import without_values
@@ -39,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Command and arguments; `None` takes the process's own.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _quieten()
     try:
         status = _run(words)
     except BrokenPipeError:  # the reader has closed the pipe
@@ -56,6 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(status)
 
 
+def _quieten() -> None:
+    """Leaves out what other packages say of their own future, unless it is asked for, and of machines without a GPU."""
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore", FutureWarning)
+    logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in str(record.msg))
+
+
 def _run(words: list[str]) -> int | None:
     if problem := hidden("mixer"):
         _refuse("mixer", problem)
@@ -66,6 +77,9 @@ def _run(words: list[str]) -> int | None:
     names = command_names()
     if name not in names:
         _refuse("mixer", f"there is no command {name!r}.{did_you_mean(name, names)} mixer --help lists all commands.")
+    if name in WITH_RECIPE and rest in (["--help"], ["-h"]):
+        print_lines(*early_help(name, module_of(name)).splitlines())
+        return None
     import_early()
     title = f"mixer {name}"
     try:

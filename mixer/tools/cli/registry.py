@@ -9,8 +9,21 @@ from mixer.utils.entry_points import load_plug_in, load_plug_ins, plug_in_names,
 PLUG_IN_GROUP = "adaptive_mixer.commands"
 # In the order of `mixer --help`. Each is a function of the module of its name, but for the lists.
 _NAMES = (
-    *("train", "fork", "value", "inspect", "recipe", "policies", "schedules", "compare", "report", "watch", "seen"),
-    *("card", "fit", "search", "headroom", "simulate", "explain"),
+    *(
+        "new",
+        "train",
+        "fork",
+        "value",
+        "inspect",
+        "recipe",
+        "policies",
+        "schedules",
+        "compare",
+        "report",
+        "watch",
+        "seen",
+    ),
+    *("card", "fit", "search", "headroom", "simulate", "explain", "schema", "help"),
 )
 # Their first argument is its path.
 WITH_RECIPE = ("train", "fork", "value", "inspect", "search", "headroom", "simulate")
@@ -28,6 +41,11 @@ def summaries() -> dict[str, str]:
     load = partial(summarised, kind="command")
     own = dict(load(entry, ()) for entry in _OWN.values())
     return {**own, **load_plug_ins(PLUG_IN_GROUP, "command", load, _OWN, stacklevel=2)}
+
+
+def module_of(name: str) -> str:
+    """Returns the module of a command of this package."""
+    return _OWN[name].module
 
 
 def load_command(name: str) -> Command:

@@ -15,6 +15,7 @@ from mixer.ledger.folder import read_note
 from mixer.tools.analysis.inspect.examples import Decoder
 from mixer.tools.analysis.inspect.inspect_view import preview
 from mixer.tools.cli.command import Command, build_recipe, recipe_command
+from mixer.tools.cli.ending import ending_of
 from mixer.tools.console import console, only_json, show
 from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.records.comparison import comparison
@@ -115,7 +116,7 @@ def _run_in(folder: Path) -> str | None:
 
 
 def show_result(trainer: MixingTrainer, is_json: bool) -> None:
-    """Prints a summary of a run that has ended.
+    """Prints a summary of a run that has ended; its last line goes to stderr.
 
     Args:
         trainer: The trainer.
@@ -126,6 +127,7 @@ def show_result(trainer: MixingTrainer, is_json: bool) -> None:
         result = Run(folder)
         content = {"output_dir": folder, **result.as_data()}
         show(lambda: content, lambda: comparison([result]), is_json)
+        print_lines(f"mixer: The run {ending_of(trainer)}", file=sys.stderr)
 
 
 def run_recipe(trainer: MixingTrainer, recipe: str, train: Callable[[], Any]) -> None:

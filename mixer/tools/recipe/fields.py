@@ -45,7 +45,7 @@ def check_fields(kind: Any, content: Any, field: str = "") -> None:
     Raises:
         InvalidValueError: Names the field, and what was expected or the nearest known name.
     """
-    options = _options(kind)
+    options = options_of(kind)
     classes = [own for own in options if isinstance(own, type) and own.__module__ not in ("builtins", "types")]
     is_taken = not field or any(_takes(option, content) for option in options)
     require(is_taken, field, " or ".join(dict.fromkeys(map(_in_words, options))), content)
@@ -77,7 +77,8 @@ def _check_mapping(options: Sequence[Any], classes: Sequence[type], content: Map
         _check_arguments(classes[0], content, field)
 
 
-def _options(kind: Any) -> tuple[Any, ...]:
+def options_of(kind: Any) -> tuple[Any, ...]:
+    """Returns the types of a union, or the type itself."""
     return typing.get_args(kind) if typing.get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 
@@ -129,7 +130,7 @@ def _has_all(kind: type, content: Mapping[str, Any]) -> bool:
 
 
 def _check_arguments(kind: type, content: Mapping[str, Any], field: str, more: Sequence[str] = ()) -> None:
-    known = _parameters(kind)
+    known = parameters_of(kind)
     if known is None:
         return
     for name, part in content.items():
@@ -149,7 +150,7 @@ def _refuse_lacking(kind: type, lacking: Sequence[str], field: str) -> NoReturn:
     raise InvalidValueError(f"{field}: {text}", option=field, expected=lacking[0])
 
 
-def _parameters(kind: type) -> dict[str, Any] | None:
+def parameters_of(kind: type) -> dict[str, Any] | None:
     """Returns the types of a class's arguments by name; `None` if it takes any."""
     try:
         hints = typing.get_type_hints(kind.__init__)  # type: ignore[misc]
@@ -197,12 +198,12 @@ def _find_class(classes: Sequence[type], path: str, field: str) -> type | None:
         except (ImportError, AttributeError, ValueError):
             return None
         return written if inspect.isclass(written) else None
-    known = {own.__name__: own for base in classes for own in _subclasses(base)}
+    known = {own.__name__: own for base in classes for own in subclasses_of(base)}
     if path not in known:
         from mixer.policies.registry import policy_classes  # imports other packages' policies, which are known then
 
         policy_classes()
-        known |= {own.__name__: own for base in classes for own in _subclasses(base)}
+        known |= {own.__name__: own for base in classes for own in subclasses_of(base)}
     if path not in known and path != "None":
         usable = sorted(name for name, own in known.items() if not (inspect.isabstract(own) or name.startswith("_")))
         hint = _nearest(path, usable)
@@ -211,9 +212,10 @@ def _find_class(classes: Sequence[type], path: str, field: str) -> type | None:
     return known.get(path)
 
 
-def _subclasses(kind: type) -> list[type]:
+def subclasses_of(kind: type) -> list[type]:
+    """Lists a class and all imported ones derived from it."""
     children: list[type] = kind.__subclasses__()
-    return [kind, *(own for child in children for own in _subclasses(child))]
+    return [kind, *(own for child in children for own in subclasses_of(child))]
 
 
 def _joined(field: str, name: str) -> str:

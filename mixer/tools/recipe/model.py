@@ -32,6 +32,7 @@ Task = Literal[
     "token-classification",
     "encoder",
     "image-classification",
+    "image-text-to-text",
     "ctc",
 ]
 
@@ -44,6 +45,7 @@ _AUTO_CLASSES: dict[str, tuple[str, str | None]] = {
     "token-classification": ("AutoModelForTokenClassification", "TOKEN_CLS"),
     "encoder": ("AutoModel", None),
     "image-classification": ("AutoModelForImageClassification", None),
+    "image-text-to-text": ("AutoModelForImageTextToText", "CAUSAL_LM"),
     "ctc": ("AutoModelForCTC", None),
 }
 

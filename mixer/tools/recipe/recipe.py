@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
-from transformers import AutoTokenizer, TrainingArguments, set_seed
+from transformers import AutoProcessor, AutoTokenizer, TrainingArguments, set_seed
 
 from mixer.distributed.collectives import RankSync, RemoteError
 from mixer.mixture.clock import Budget
@@ -19,6 +19,7 @@ from mixer.run.probing import Probing
 from mixer.schedules.base import Schedule
 from mixer.tools.recipe.data.collators import collator_for, ensure_pad_token
 from mixer.tools.recipe.data.formats.template import chat_template_of
+from mixer.tools.recipe.generated import with_written_rows
 from mixer.tools.recipe.model import ModelRecipe, load_pretrained, note_class_names
 from mixer.tools.recipe.places import placed
 from mixer.tools.recipe.stream_checks import (
@@ -28,13 +29,14 @@ from mixer.tools.recipe.stream_checks import (
     in_words_of_recipes,
     tell_shared_documents,
 )
-from mixer.tools.recipe.streams import COLUMN_TRAINERS, BuiltStream, Factory, StreamRecipe, call_by_name
+from mixer.tools.recipe.streams import COLUMN_TRAINERS, IMAGE_TASK, BuiltStream, Factory, StreamRecipe, call_by_name
 from mixer.tools.recipe.trainers import (
     KINDS,
     TrainerName,
     column_losses,
     column_model,
     fitted_model,
+    reward_functions,
     trainer_class,
 )
 from mixer.trainer.gradient_aggregation import GradientAggregation
@@ -47,7 +49,7 @@ from mixer.utils.text import safe_names
 # Fields that are built or loaded; all others are passed on to the trainer.
 _BUILT = (
     *("model", "streams", "training", "evaluation", "targets", "tokenizer", "objective"),
-    *("trainer", "chat_template", "loss"),
+    *("trainer", "chat_template", "loss", "rewards"),
 )
 
 
@@ -96,17 +98,20 @@ class Recipe:
         evaluation: Evaluation sets that are no streams, by name, written like streams: their validation split, or all
             their rows.
         targets: Development rows, by the name of a target, in place of a part of its evaluation set; written likewise.
-        tokenizer: A tokenizer to load, from a folder or the hub, or a function that returns one, or its folder. It
-            tokenizes the streams' rows and pads batches. `None` takes that of a `gguf_file`.
+        tokenizer: A tokenizer, or for `image-text-to-text` a processor, to load from a folder or the hub, or a function
+            that returns one, or its folder. It tokenizes the streams' rows and pads batches. `None` takes that of a
+            `gguf_file`.
         trainer: TRL's trainer to train by: `sft` on conversations, prompts and completions, or texts, `dpo` or `reward`
-            on pairs of a chosen and a rejected answer; `dpo` compares with the model as it begins. Without a
-            `tokenizer` it takes that of the model. Or one of sentence-transformers: `sentence-transformer`,
-            `cross-encoder`, `sparse-encoder` or `multi-vector-encoder`.
+            on pairs of a chosen and a rejected answer; `dpo` compares with the model as it begins; `grpo` on prompts,
+            with `rewards`. Without a `tokenizer` it takes that of the model. Or one of sentence-transformers:
+            `sentence-transformer`, `cross-encoder`, `sparse-encoder` or `multi-vector-encoder`.
         chat_template: A chat template in place of the tokenizer's: in Jinja, the path of a file with one, a tokenizer
             that has one (a folder, or a name on the hub), or the name of one that TRL has, such as `qwen3`.
         loss: With a trainer of sentence-transformers: the name of one of its losses, or the dotted name of a function
             that gets the model; with arguments as `{factory: NAME, arguments: {...}}`; or such by stream. `None` takes
             the trainer's own.
+        rewards: With trainer `grpo`: the dotted name of a reward function, or the name of a reward model, which has a
+            slash; several of them; or such by stream.
     """
 
     model: ModelRecipe
@@ -126,14 +131,19 @@ class Recipe:
     trainer: TrainerName | None = None
     chat_template: str | None = None
     loss: str | Factory | dict[str, str | Factory] | None = None
+    rewards: str | list[str] | dict[str, str | list[str]] | None = None
 
     def __post_init__(self) -> None:
         for name in ("streams", "evaluation", "targets", "objective"):
             setattr(self, name, safe_names(getattr(self, name), name))
         if self.trainer is not None:
             self.model = fitted_model(self.trainer, self.model)
+        require(
+            self.model.task != IMAGE_TASK or self.trainer == "sft", "trainer", f"sft for {IMAGE_TASK}", self.trainer
+        )
         if self.loss is not None and self.trainer not in COLUMN_TRAINERS:
             require(False, "trainer", f"one with losses to choose ({', '.join(COLUMN_TRAINERS)})", self.trainer)
+        require((self.rewards is None) == (self.trainer != "grpo"), "rewards", "given with trainer grpo", self.rewards)
 
     @staticmethod
     @functools.cache
@@ -224,6 +234,8 @@ class Recipe:
         if self.trainer in COLUMN_TRAINERS:
             return {} if self.loss is None else {"loss": column_losses(self.trainer, self.loss, model)}
         adapters = {"peft_config": self.model.adapters()} if self.model.lora is not None and has_weights else {}
+        if self.rewards is not None:
+            return {**adapters, "reward_funcs": reward_functions(self.rewards)}
         if self.trainer != "dpo":
             return adapters
         training: Any = self.training
@@ -268,10 +280,11 @@ class Recipe:
             ValueError: On all ranks, if a stream cannot be built on one of them.
             OSError: If data do not exist, on the rank that misses them.
         """
+        streams = with_written_rows(self.streams, self.model, tokenizer, self.training)
 
         def build() -> dict[str, BuiltStream]:
             built = dict[str, BuiltStream]()
-            for name, stream in self.streams.items():
+            for name, stream in streams.items():
                 own = stream.build_all(name, tokenizer, self.model.task, self.trainer, self.training)
                 twice = [name for name in own if name in built]
                 require(not twice, f"streams.{name}", "streams of other names than those before it", twice)
@@ -376,7 +389,7 @@ def load_tokenizer(tokenizer: str | Factory | None, task: str, pads: bool) -> An
         else:
             loaded = tokenizer
         if isinstance(loaded, str | Path):
-            loaded = load_pretrained(AutoTokenizer, str(loaded))
+            loaded = load_pretrained(AutoProcessor if task == IMAGE_TASK else AutoTokenizer, str(loaded))
         if pads:
             ensure_pad_token(loaded, task)
     return loaded

@@ -13,7 +13,6 @@ from jsonargparse import ArgumentParser
 
 from mixer.policies.contract import Unit
 from mixer.policies.registry import policy_classes
-from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.recipe.storage_options import STORAGE_OPTIONS
 from mixer.tools.recipe.yaml_files import load_yaml
 from mixer.utils.errors import InvalidValueError
@@ -33,6 +32,7 @@ _TEXTS = frozenset(
     {"factory", "path", "name", "split", "train_split", "validation_split", "revision", "name_or_path", "gguf_file"}
     | {"include", "exclude", "output_dir", "run_name", "head", "groups", "arguments", "config", "lora", "layers"}
     | {"chat_template", "chat_template_path", "quantization", "model_init_kwargs", "eos_token", "pad_token", "rename"}
+    | {"image_folder"}
     | {STORAGE_OPTIONS}
 )
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
@@ -53,8 +53,8 @@ def filled_in(text: str) -> dict[Field, Any]:
     """
     try:
         content = load_yaml(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        _refuse_unknown_packages(content)
         parser = _parser(content.get("trainer") if isinstance(content, dict) else None)
+        _refuse_unknown_packages(content)
         config = parser.parse_string(text)
     except (ArgumentError, TypeError, yaml.YAMLError) as error:
         raise InvalidValueError(str(error), option="recipe") from error
@@ -79,6 +79,8 @@ def _is_of_unknown_package(name: str) -> bool:
 
 @functools.cache
 def _parser(trainer: str | None) -> ArgumentParser:
+    from mixer.tools.recipe.recipe import Recipe  # transformers: a fit to a table reads no recipe
+
     policy_classes()  # those of other packages are known by their names once they are imported
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(Recipe.for_trainer(trainer))

@@ -27,10 +27,15 @@ from mixer.utils.hidden_names import hidden
 from mixer.utils.ranges import check_range
 
 _SHARE_SEED = 0  # the same rows in all runs, whatever their seeds
-# Trainers that read the columns of rows as they are.
+IMAGE_TASK = "image-text-to-text"
 COLUMN_TRAINERS = ("sentence-transformer", "cross-encoder", "sparse-encoder", "multi-vector-encoder")
+# Trainers that read the columns of rows as they are.
+_READING_COLUMNS = (*COLUMN_TRAINERS, "grpo")
 # Fields of the data; all others are passed on to `Stream`.
-_OF_DATA = ("factory", "arguments", "train_split", "validation_split", "data", "format", "validation", "rows_share")
+_OF_DATA = (
+    *("factory", "arguments", "train_split", "validation_split", "data", "generated"),
+    *("format", "validation", "rows_share"),
+)
 
 
 @dataclass
@@ -58,6 +63,25 @@ def call_by_name(option: str, dotted_name: str, arguments: Mapping[str, Any], *p
     Raises:
         ValueError: If the function does not exist or fails; names the field.
     """
+    function = named(option, dotted_name)
+    try:
+        return function(*positional, **arguments)
+    except (TypeError, ValueError, OSError, ImportError) as error:
+        call = ", ".join(f"{name}={value!r}" for name, value in hidden_values(arguments).items())
+        cause = without_values(str(error), arguments)
+        raise wrong_value(option, f": {dotted_name}({call}) failed: {cause}") from error
+
+
+def named(option: str, dotted_name: str) -> Any:
+    """Returns what a dotted name stands for.
+
+    Args:
+        option: The recipe's field, for errors.
+        dotted_name: A function or class: `package.module.function`.
+
+    Raises:
+        ValueError: If it does not exist; names the field.
+    """
     try:
         function = pkgutil.resolve_name(dotted_name)
         if inspect.ismodule(function):  # a package exports a function under the name of its module
@@ -66,12 +90,7 @@ def call_by_name(option: str, dotted_name: str, arguments: Mapping[str, Any], *p
     except (ImportError, AttributeError, ValueError) as error:
         hint = hidden(dotted_name) or "Is its package installed, or its file beside the recipe?"
         raise wrong_value(option, f": {dotted_name!r} cannot be found ({error}). {hint}") from None
-    try:
-        return function(*positional, **arguments)
-    except (TypeError, ValueError, OSError, ImportError) as error:
-        call = ", ".join(f"{name}={value!r}" for name, value in hidden_values(arguments).items())
-        cause = without_values(str(error), arguments)
-        raise wrong_value(option, f": {dotted_name}({call}) failed: {cause}") from error
+    return function
 
 
 class BuiltStream(NamedTuple):
@@ -104,6 +123,8 @@ class StreamRecipe:
         train_split: The split to train on, if the function returns several.
         validation_split: The split to evaluate on, if the function returns it.
         data: Data by name or path, in place of a function.
+        generated: In their place: a function that gets the model before training, the tokenizer and the ranks, and
+            writes rows, such as `replay.self_generated`; they are kept in the folder `generated` of the run.
         format: Turns rows into samples: `Text`, `Prompt`, `Chat` or `Labelled` with their arguments, or a class of your
             own. Needs the recipe's tokenizer; leave it out for tokenized data.
         validation: Rows to hold out for evaluation: a share, a number of rows, or `Validation`.
@@ -131,6 +152,7 @@ class StreamRecipe:
     train_split: str = "train"
     validation_split: str = "validation"
     data: DataSource | None = None
+    generated: Factory | None = None
     format: Format | None = None
     validation: int | float | Validation | None = None
     rows_share: float = 1.0
@@ -223,6 +245,8 @@ class StreamRecipe:
             own_format = _without(own_format, column)
         if self.data is not None and self.data.by is not None:
             own_format = _without(own_format, self.data.by)
+        if isinstance(own_format, Dialogue) and task == IMAGE_TASK and own_format.image_folder is None:
+            own_format = replace(own_format, image_folder="." if self.data is None else self.data.folder)
         if isinstance(own_format, Dialogue) and trainer is None:
             raise wrong_value("format", "Dialogue is for TRL's trainers: give the recipe trainer, such as sft.")
         if own_format is not None:
@@ -250,7 +274,7 @@ class StreamRecipe:
         Raises:
             ValueError: If a format makes other rows.
         """
-        if trainer in COLUMN_TRAINERS:
+        if trainer in _READING_COLUMNS:
             if self.format is not None:
                 text = f"has no use with {trainer}, which reads columns: leave it out, and choose data.columns."
                 raise wrong_value("format", text)
@@ -274,10 +298,14 @@ class StreamRecipe:
             train, evaluation = own.carve(train)
         return train, evaluation
 
+    def check_source(self) -> None:
+        """Refuses no source of rows, or several; raises a `ValueError`."""
+        given = [name for name in ("data", "factory", "generated") if getattr(self, name) is not None]
+        expected = "given (path: a name on the hub, a file or a folder), or factory or generated, functions of rows"
+        require(len(given) == 1, "data", expected, " and ".join(given) or "none")
+
     def _load(self, called: str) -> tuple[Any, Any]:
-        expected = "given (path: a name on the hub, a file or a folder), or factory, a function of a data set"
-        has = "neither" if self.data is None else "both"
-        require((self.factory is None) != (self.data is None), "data", expected, has)
+        self.check_source()
         if self.data is not None:
             if self.arguments or (self.train_split, self.validation_split) != ("train", "validation"):
                 text = "belongs to factory, as validation_split and arguments: write data.split, data.validation_split."

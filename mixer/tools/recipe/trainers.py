@@ -1,18 +1,18 @@
 """The trainers of a recipe: ours, or one of TRL's or of sentence-transformers on a mixture."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from mixer.tools.recipe.model import ModelRecipe, Task
 from mixer.tools.recipe.places import placed
-from mixer.tools.recipe.streams import COLUMN_TRAINERS, Factory, call_by_name
+from mixer.tools.recipe.streams import COLUMN_TRAINERS, IMAGE_TASK, Factory, call_by_name, named
 from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.errors import require, wrong_value
 
 TrainerName = Literal[
-    "sft", "dpo", "reward", "sentence-transformer", "cross-encoder", "sparse-encoder", "multi-vector-encoder"
+    "sft", "dpo", "reward", "grpo", "sentence-transformer", "cross-encoder", "sparse-encoder", "multi-vector-encoder"
 ]
 Loss = str | Factory
 _SENTENCES = "mixer.trainer.sentence_transformers.trainers"
@@ -53,6 +53,7 @@ KINDS: Mapping[str, TrainerKind] = {
     "reward": TrainerKind(
         "mixer.trainer.trl.preferences", "MixingRewardTrainer", "MixingRewardConfig", "sequence-classification"
     ),
+    "grpo": TrainerKind("mixer.trainer.grpo.trainers", "MixingGRPOTrainer", "MixingGRPOConfig", "causal-lm"),
     "sentence-transformer": TrainerKind(
         *(_SENTENCES, "MixingSentenceTransformerTrainer", "MixingSentenceTransformerConfig", "encoder"),
         *("sentence_transformers.sentence_transformer", "SentenceTransformer"),
@@ -84,7 +85,10 @@ def fitted_model(name: str, model: ModelRecipe) -> ModelRecipe:
         ValueError: If it has another task.
     """
     task = KINDS[name].task
-    require(model.task in ("causal-lm", task), "model.task", f"{task} for trainer {name}", model.task)
+    tasks = ("causal-lm", task, *((IMAGE_TASK,) if name == "sft" else ()))
+    require(
+        model.task in tasks, "model.task", f"{' or '.join(dict.fromkeys(tasks[1:]))} for trainer {name}", model.task
+    )
     if name in COLUMN_TRAINERS:
         return replace(model, task=task)
     if name != "reward":
@@ -111,6 +115,21 @@ def column_model(name: str, model: ModelRecipe) -> Any:
     require(model.loaded_from is not None, "name_or_path", f"given for trainer {name}, or factory", None)
     kind = KINDS[name]
     return getattr(importlib.import_module(kind.package), kind.model)(model.loaded_from, **model.config)
+
+
+def reward_functions(rewards: str | Sequence[str] | Mapping[str, str | list[str]]) -> Any:
+    """Returns the reward functions of GRPO by their dotted names; names with a slash are those of reward models.
+
+    Args:
+        rewards: A name, several, or such by stream.
+
+    Raises:
+        ValueError: If there is no such function.
+    """
+    if isinstance(rewards, Mapping):
+        return {stream: reward_functions(own) for stream, own in rewards.items()}
+    names = [rewards] if isinstance(rewards, str) else rewards
+    return [name if "/" in name else named("rewards", name) for name in names]
 
 
 def column_losses(name: str, losses: Loss | Mapping[str, Loss], model: Any) -> Any:

@@ -43,4 +43,10 @@ def by_stream(table: pa.Table, clock: pd.DataFrame) -> dict[str, pd.DataFrame]:
     columns |= {name: placed[name].to_numpy() for name in ("epoch", "samples")}
     # There may be very many streams: rows of one table are taken much faster than a table is made for each.
     rows = pd.DataFrame(columns, copy=False)
-    return {name: rows.take(places).reset_index(drop=True) for name, places in places_by_stream(table).items()}
+    places = places_by_stream(table)
+    rows = rows.take(np.concatenate([*places.values(), np.empty(0, dtype=np.intp)]))
+    ends = np.cumsum([len(own) for own in places.values()])
+    parts = {name: rows.iloc[end - len(own) : end] for (name, own), end in zip(places.items(), ends, strict=True)}
+    for part in parts.values():
+        part.index = pd.RangeIndex(len(part))
+    return parts

@@ -8,6 +8,7 @@ from rich.table import Column, Table
 from mixer.tools.records.run import Run
 from mixer.utils.text import first_of, listed
 
+_MOST_STREAMS = 200  # more rows are not read on a screen
 _LIKE = 1.03  # more apart in samples or tokens, runs are told to differ
 _Rows = dict[tuple[str, str], list[str]]  # by kind and name, so that a stream may be called "average"
 
@@ -15,7 +16,7 @@ _Rows = dict[tuple[str, str], list[str]]  # by kind and name, so that a stream m
 def comparison(runs: Sequence[Run]) -> Table:
     """Renders runs side by side: the objective first, then streams, the average and the worst loss, and metrics.
 
-    If no run was evaluated, it shows the losses of training.
+    If no run was evaluated, it shows the losses of training. Of very many streams it shows those with most samples.
     """
     title = "Validation loss, samples and metrics"
     if not any(run.evaluations for run in runs):
@@ -30,9 +31,21 @@ def comparison(runs: Sequence[Run]) -> Table:
     table.caption = "\n".join(_remarks(runs)) or None
     columns = [_column(run) for run in runs]
     first = [("", "objective")] if any(run.objective is not None for run in runs) else []
+    left_out = _minor_streams(runs)
+    if left_out:
+        table.caption = f"{table.caption or ''}\n{len(left_out):,} streams with fewer samples: --json has them.".strip()
     for key in dict.fromkeys([*first, *(key for column in columns for key in column)]):
+        if key[0] == "stream" and key[1] in left_out:
+            continue
         table.add_row(key[1], *(cell for column in columns for cell in column.get(key, ["-", "", ""])))
     return table
+
+
+def _minor_streams(runs: Sequence[Run]) -> set[str]:
+    """Names the streams and evaluation sets beyond those with most samples, and the objective's own, if very many."""
+    samples = pd.concat([run.figures["samples"] for run in runs]).groupby(level=0, sort=False).max()
+    targets = [name for run in runs if run.objective is not None for name in run.objective.names]
+    return set(samples.drop(targets, errors="ignore").sort_values(ascending=False, kind="stable").index[_MOST_STREAMS:])
 
 
 def _column(run: Run) -> _Rows:

@@ -87,7 +87,7 @@ class Run:
     def streams(self) -> dict[str, pd.DataFrame]:
         """By stream, one row a step (or interval): columns of the ledger's `streams`; `passes` is its own epochs.
 
-        Rows that a running run adds after the clock was read are left out.
+        Rows that a running run adds after the clock was read are left out. Prompts of rounds have no loss: no items.
         """
         clock, rows = self.clock, self._ledger.read("streams", _STREAMS)
         streams = by_stream(rows.rename_columns([_PASSES.get(name, name) for name in _STREAMS]), clock)
@@ -96,7 +96,7 @@ class Run:
             raise InvalidValueError.about(
                 "run", f"{text}: if it has just begun, try again later; else one of the two is lost."
             )
-        return streams
+        return {name: rows.assign(items=0) for name, rows in streams.items()} if self.rewards else streams
 
     @functools.cached_property
     def timings(self) -> pd.DataFrame:
@@ -123,6 +123,12 @@ class Run:
     def memories(self) -> dict[str, pd.DataFrame]:
         """By replay stream, entries of the buffer: step, source, entries."""
         return by_stream(self._ledger.read("memories"), self.clock)
+
+    @functools.cached_property
+    def rewards(self) -> dict[str, pd.DataFrame]:
+        """By stream, one row a round of generation that had a prompt of it; see `Ledger.rewards`."""
+        found = by_stream(self._ledger.read("rewards"), self.clock)
+        return {name: rows[rows["groups"] > 0] for name, rows in found.items() if rows["groups"].any()}
 
     @functools.cached_property
     def decisions(self) -> pd.DataFrame:
@@ -385,7 +391,8 @@ def _training_losses(rows: pd.DataFrame) -> pd.DataFrame:
     tenth = max(1, round(_TENTH * len(steps)))
     losses = {}
     for name, part in {"first": steps[:tenth], "last": steps[-tenth:]}.items():
-        by_name = rows[rows["step"].isin(part)].groupby("stream")
-        means = {stream: np.average(own["loss"], weights=own["items"]) for stream, own in by_name}
-        losses[f"{name}_train_loss"] = pd.Series(means, dtype=np.float64)
+        own = rows[rows["step"].isin(part)]
+        places, streams = pd.factorize(own["stream"])
+        sums = np.bincount(places, own["loss"] * own["items"]) / np.bincount(places, own["items"])
+        losses[f"{name}_train_loss"] = pd.Series(sums, index=streams, dtype=np.float64)
     return pd.DataFrame(losses)

@@ -1,6 +1,6 @@
 """Tables of a report: main figures and streams."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,7 @@ from mixer.tools.records.runs import stream_names
 from mixer.tools.report.judging import shares_of
 from mixer.tools.report.last_change import last_decision
 from mixer.tools.report.plots.gradients import course_of
-from mixer.tools.report.plots.losses import smoothed
+from mixer.tools.report.plots.losses import last_smoothed
 from mixer.utils.text import duration, first_of, listed, shortened
 
 _COLUMNS = (
@@ -19,6 +19,7 @@ _COLUMNS = (
     *("training_loss", "training_not_finite_since"),
     *("first_validation_loss", "last_validation_loss", "validation_not_finite_since"),
     *("gradient_norm", "gradient_noise_scale", "entries"),
+    *("first_reward", "last_reward", "silent_groups", "completion_length", "kl"),
 )
 # Whole numbers, also where some are not known.
 _COUNTS = ("samples", "entries", "training_not_finite_since", "validation_not_finite_since")
@@ -36,14 +37,16 @@ def stream_figures(run: Run) -> pd.DataFrame:
         last_weight (in the policy's unit), coverage, passes, cap, training_loss (the last, smoothed),
         training_not_finite_since (a step),
         first_validation_loss, last_validation_loss, validation_not_finite_since, gradient_norm and
-        gradient_noise_scale (the last, smoothed), entries (of a replay buffer), and for each metric of evaluations
-        first_validation_METRIC and last_validation_METRIC; NaN if unknown.
+        gradient_noise_scale (the last, smoothed), entries (of a replay buffer), first_reward, last_reward,
+        silent_groups, completion_length and kl (means over the first and the last tenth of rounds), and for each metric
+        of evaluations first_validation_METRIC and last_validation_METRIC; NaN if unknown.
     """
-    total = sum(int(rows["count"].sum()) for rows in run.streams.values()) or 1
+    units: set[str] = {"samples", run.unit}
+    shares = {unit: shares_of(run, unit if unit != "samples" else "count") for unit in units}
     names = dict.fromkeys([*run.streams, *run.evaluations, *run.metrics])
     metrics = {name: _of_metrics(rows) for name, rows in run.metrics.items()}
     rows = [
-        {"stream": name, **_of_losses(run, name, total), **_of_measurements(run, name), **metrics.get(name, {})}
+        {"stream": name, **_of_losses(run, name, shares), **_of_measurements(run, name), **metrics.get(name, {})}
         for name in names
     ]
     measured = dict.fromkeys(column for own in metrics.values() for column in own)
@@ -59,11 +62,11 @@ def not_finite_since(rows: pd.DataFrame) -> int | None:
     Returns:
         The step; `None` if the last loss is finite, or there is none.
     """
-    there = rows[rows["items"] > 0] if "items" in rows else rows
-    finite = np.isfinite(there["loss"].to_numpy(dtype=np.float64))
+    places = np.flatnonzero(rows["items"].to_numpy() > 0) if "items" in rows else np.arange(len(rows))
+    finite = np.isfinite(rows["loss"].to_numpy(dtype=np.float64)[places])
     if not len(finite) or finite[-1]:
         return None
-    return int(there["step"].iloc[int(finite.nonzero()[0].max(initial=-1)) + 1])
+    return int(rows["step"].iloc[places[int(finite.nonzero()[0].max(initial=-1)) + 1]])
 
 
 def shown_figures(run: Run) -> pd.DataFrame:
@@ -71,20 +74,21 @@ def shown_figures(run: Run) -> pd.DataFrame:
     return stream_figures(run).dropna(axis="columns", how="all")
 
 
-def _of_losses(run: Run, name: str, total: int) -> dict[str, float | None]:
+def _of_losses(run: Run, name: str, shares: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
     figures: dict[str, float | None] = {}
     if (rows := run.streams.get(name)) is not None:
-        samples, since = int(rows["count"].sum()), not_finite_since(rows)
-        figures |= {"samples": samples, "share": samples / total, "cap": run.caps.get(name, np.nan)}
-        weights = rows["weight" if run.unit == "samples" else "policy_weight"]
-        figures |= {"first_weight": weights.iloc[0], "last_weight": weights.iloc[-1]}
+        samples, since = int(rows["count"].to_numpy().sum()), not_finite_since(rows)
+        figures |= {"samples": samples, "share": shares["samples"][name], "cap": run.caps.get(name, np.nan)}
+        weights = rows["weight" if run.unit == "samples" else "policy_weight"].to_numpy()
+        figures |= {"first_weight": weights[0], "last_weight": weights[-1]}
         if run.unit != "samples":
-            figures[f"{run.unit[:-1]}_share"] = shares_of(run, run.unit)[name]
-        figures |= {column: rows[column].iloc[-1] for column in ("coverage", "passes")}
-        figures |= {"training_loss": smoothed(rows).iloc[-1] if since is None else np.nan}
+            figures[f"{run.unit[:-1]}_share"] = shares[run.unit][name]
+        figures |= {column: rows[column].to_numpy()[-1] for column in ("coverage", "passes")}
+        figures |= {"training_loss": last_smoothed(rows) if since is None else np.nan}
         figures |= {"training_not_finite_since": since}
     if (rows := run.evaluations.get(name)) is not None:
-        figures |= {"first_validation_loss": rows["loss"].iloc[0], "last_validation_loss": rows["loss"].iloc[-1]}
+        losses = rows["loss"].to_numpy()
+        figures |= {"first_validation_loss": losses[0], "last_validation_loss": losses[-1]}
         figures |= {"validation_not_finite_since": not_finite_since(rows)}
     return figures
 
@@ -97,6 +101,12 @@ def _of_measurements(run: Run, name: str) -> dict[str, float]:
     if name in run.memories:
         rows = run.memories[name]
         figures["entries"] = float(rows.loc[rows["step"] == rows["step"].max(), "entries"].sum())
+    if name in run.rewards:
+        rows = run.rewards[name]
+        tenth = max(1, len(rows) // 10)
+        last = rows.tail(tenth)[["reward", "silent", "mean_length", "kl"]].mean()
+        figures |= {"first_reward": rows["reward"].head(tenth).mean(), "last_reward": last["reward"]}
+        figures |= {"silent_groups": last["silent"], "completion_length": last["mean_length"], "kl": last["kl"]}
     return figures
 
 

@@ -31,7 +31,7 @@ _ELSEWHERE |= dict.fromkeys(
 )
 
 
-def check_class(trainer_class: type[Trainer], mixin: type, args: Any, positional: tuple[Any, ...]) -> bool:
+def check_class(trainer_class: type[Trainer], mixin: type, args: Any, positional: tuple[Any, ...]) -> Collection[str]:
     """Refuses trainer classes, overrides and orders of arguments that mixing cannot honour.
 
     Args:
@@ -41,7 +41,7 @@ def check_class(trainer_class: type[Trainer], mixin: type, args: Any, positional
         positional: Positional arguments after the first four.
 
     Returns:
-        Whether the parent's constructor takes the first four arguments by these names.
+        The first four arguments that the parent's constructor takes by name; see `check_order`.
 
     Raises:
         TypeError: With class and method, the reason and the alternatives.
@@ -122,7 +122,7 @@ def check_trainer_keywords(trainer_class: type, mixin: type, given: Collection[s
         check_keywords(given, [*dict.fromkeys([*own, *_names(below)])], trainer_class.__name__)
 
 
-def check_order(trainer_class: type, mixin: type, args: Any, positional: tuple[Any, ...]) -> bool:
+def check_order(trainer_class: type, mixin: type, args: Any, positional: tuple[Any, ...]) -> Collection[str]:
     """Refuses positional arguments to a trainer that takes them in another order.
 
     Args:
@@ -132,7 +132,8 @@ def check_order(trainer_class: type, mixin: type, args: Any, positional: tuple[A
         positional: Positional arguments after the first four.
 
     Returns:
-        Whether the parent's constructor has parameters of these four names; if not, they are passed by position.
+        The names of the first four that are parameters of the parent's constructor; none if it lacks one besides
+        `data_collator`, and they are passed by position.
 
     Raises:
         TypeError: With the order that the parent expects.
@@ -146,12 +147,13 @@ def check_order(trainer_class: type, mixin: type, args: Any, positional: tuple[A
     if args is not None and not isinstance(args, TrainingArguments):
         own_order = f"The order here is {', '.join(_IN_ORDER)}; {parent.__name__} has {', '.join(names[:4])}. {hint}"
         raise wrong_type("args", f"must be TrainingArguments, got {type(args).__name__}. {own_order}")
-    knows_names = set(_IN_ORDER) <= set(names)
+    taken = [name for name in _IN_ORDER if name in names]
+    knows_names = {*_IN_ORDER} - {*taken} <= {"data_collator"}
     if positional and knows_names and tuple(names[:4]) != _IN_ORDER:
         own_order = f"{parent.__name__} has another order: {', '.join(names[:6])}. {hint}"
         raise wrong_type("positional arguments", f"follow {', '.join(_IN_ORDER)}, but {own_order}")
     _check_config(trainer_class, parent, args)
-    return knows_names
+    return taken if knows_names else ()
 
 
 def _check_config(trainer_class: type, parent: type, args: Any) -> None:

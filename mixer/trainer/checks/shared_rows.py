@@ -1,7 +1,7 @@
 """Rows of evaluation sets that are trained on, and streams that are one data set."""
 
-from collections.abc import Mapping, Sequence
-from itertools import combinations
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import datasets
@@ -19,6 +19,7 @@ logger = logging.get_logger(__name__)
 _MOST_ROWS, _MOST_LISTED, _MOST_ROWS_TOGETHER, _MOST_BYTES_TOGETHER = 1_000_000, 100_000, 4_000_000, 1 << 30
 _BLOCK = 100  # rows of a sample that follow one another, which is faster to read
 _MOST_NAMED = 5
+_MOST_LOOKED_UP, _MOST_OWNERS = 100, 100  # rows of a stream by which its twins are found, and twins by one row
 # Streams that differ in one of these learn different things of the same rows.
 _LEARNED_BY = ("preprocess", "data_collator", "label_names", "compute_loss_func")
 _ONE_SET = 0.5  # share of the rows of each that two streams have in common, from which on they count as one set
@@ -53,11 +54,12 @@ def tell_shared_rows(streams: Sequence[Stream], has_heads: bool, eval_dataset: A
     """
     sets = _by_name(eval_dataset)
     known = [stream for stream in streams if not stream.is_memory and _is_known(stream.dataset)]
-    pairs = [pair for pair in combinations(known, 2) if _may_be_one(*pair, has_heads)]
-    read = known if sets else [stream for stream in known if any(stream is one for pair in pairs for one in pair)]
+    alike = [pair for group in _groups(known, has_heads) for pair in pairwise(group) if _is_half(*pair)]
+    paired = {stream.name for pair in alike for stream in pair}
+    read = known if sets else [stream for stream in known if stream.name in paired]
     num_sets = len(read) + len(sets)
     trained = {f"the stream {stream.name!r}": _read(stream.dataset, num_sets) for stream in read}
-    _tell_twins(trained, [tuple(f"the stream {stream.name!r}" for stream in pair) for pair in pairs])
+    _tell_twins(trained, [one for one in read if one.name in paired], has_heads)
     told = _in_words(trained, {called: _read(own, num_sets) for called, own in sets.items()})
     if told is not None:
         logger.warning("%s Take them out of the streams, or evaluate on others.", told)
@@ -87,11 +89,23 @@ def _is_known(dataset: Any) -> bool:
     return is_map_style and not isinstance(dataset, str | Mapping) and len(dataset) > 0
 
 
-def _may_be_one(one: Stream, other: Stream, has_heads: bool) -> bool:
+def _groups(streams: Sequence[Stream], has_heads: bool) -> list[list[Stream]]:
+    """Groups the streams that learn the same of the same rows, each group by size."""
+    groups: dict[Hashable, list[Stream]] = {}
+    for stream in streams:
+        learned_by = (getattr(stream, name) for name in _LEARNED_BY)
+        key = *(own if isinstance(own, Hashable) else repr(own) for own in learned_by), _head_of(stream, has_heads)
+        groups.setdefault(key, []).append(stream)
+    return [sorted(group, key=lambda stream: len(stream.dataset)) for group in groups.values()]
+
+
+def _head_of(stream: Stream, has_heads: bool) -> str | None:
+    return (stream.head or stream.name) if has_heads else None
+
+
+def _is_half(one: Stream, other: Stream) -> bool:
     sizes = sorted((len(one.dataset), len(other.dataset)))
-    is_alike = all(getattr(one, name) == getattr(other, name) for name in _LEARNED_BY)
-    has_one_head = not has_heads or (one.head or one.name) == (other.head or other.name)
-    return is_alike and has_one_head and sizes[0] >= _ONE_SET * sizes[1]
+    return sizes[0] >= _ONE_SET * sizes[1]
 
 
 def _in_words(trained: Mapping[str, _Rows], evaluated: Mapping[str, _Rows]) -> str | None:
@@ -112,9 +126,16 @@ def _in_words(trained: Mapping[str, _Rows], evaluated: Mapping[str, _Rows]) -> s
     return f"Rows of evaluation sets are trained on: {told}{more}.{sampled}"
 
 
-def _tell_twins(rows: Mapping[str, _Rows], pairs: Sequence[tuple[str, ...]]) -> None:
+def _tell_twins(rows: Mapping[str, _Rows], streams: Sequence[Stream], has_heads: bool) -> None:
     """Warns once of the pairs of streams that are one data set."""
-    found = [(name, other, number) for name, other in pairs if (number := _twin_rows(rows[name], rows[other]))]
+    group_of = {stream.name: number for number, own in enumerate(_groups(streams, has_heads)) for stream in own}
+    read = [f"the stream {stream.name!r}" for stream in streams]
+    found = [
+        (read[one], read[other], number)
+        for one, other in _with_common_rows([rows[name] for name in read])
+        if group_of[streams[one].name] == group_of[streams[other].name] and _is_half(streams[one], streams[other])
+        if (number := _twin_rows(rows[read[one]], rows[read[other]]))
+    ]
     if not found:
         return
     texts = [
@@ -127,11 +148,25 @@ def _tell_twins(rows: Mapping[str, _Rows], pairs: Sequence[tuple[str, ...]]) -> 
     )
 
 
+def _with_common_rows(rows: Sequence[_Rows]) -> Iterator[tuple[int, int]]:
+    """Finds the pairs in which the second has one of some rows of the first, by one sorted list of all rows."""
+    digests = np.concatenate([np.empty(0, np.uint64), *(own.digests for own in rows)])
+    owners = np.repeat(np.arange(len(rows)), [len(own.digests) for own in rows])
+    order = np.argsort(digests, kind="stable")
+    digests, owners = digests[order], owners[order]
+    for number, own in enumerate(rows):
+        few = own.digests[:: max(1, len(own.digests) // _MOST_LOOKED_UP)]
+        starts, ends = np.searchsorted(digests, few), np.searchsorted(digests, few, side="right")
+        others: set[int] = set()
+        for place in np.flatnonzero(ends - starts > 1):  # most rows are in one stream
+            later = owners[starts[place] : ends[place]]
+            first = int(np.searchsorted(later, number, side="right"))
+            others.update(later[first : first + _MOST_OWNERS].tolist())
+        yield from ((number, other) for other in sorted(others))
+
+
 def _twin_rows(one: _Rows, other: _Rows) -> int:
     """Counts the rows that a stream shares with another; 0 if they are less than half of either."""
-    few = one._replace(digests=one.digests[:: max(1, len(one.digests) // 100)])  # most pairs have nothing in common
-    if not few.shared_with(other.digests):
-        return 0
     counts = one.shared_with(other.digests), other.shared_with(one.digests)
     return counts[0] if min(counts[0] / len(one.digests), counts[1] / len(other.digests)) >= _ONE_SET else 0
 

@@ -114,6 +114,11 @@ class StreamEvaluation:
         stream = self._stream_of(name)
         return stream, self._task_of(name, stream)
 
+    @property
+    def present_stream(self) -> Stream | None:
+        """The stream that the set which is evaluated is treated like."""
+        return self._stream
+
     # ---- Evaluating and predicting ----
 
     def evaluate(

@@ -117,8 +117,8 @@ def training_plots(runs: Sequence[Run], task_names: Sequence[str], most_points: 
         The plots: the loss, and all others of a run that have something to show. Dotted lines stand where tasks end, if
         that is at the same places in all runs.
     """
-    others = [mixture, *(plot for plot in PLOTS if plot is not losses)]
-    plots = [training_loss(runs, most_points), *(plot(runs, most_points) for plot in others)]
+    drawn = [mixture, *(plot for plot in PLOTS if plot is not losses)]
+    plots = [training_loss(runs, most_points), *(plot(runs, most_points) for plot in drawn)]
     first, *others = [task_ends(run, task_names) for run in runs]
     if all(ends == first for ends in others):
         for figure in (panel.figure for plot in plots for panel in plot.panels):

@@ -33,6 +33,7 @@ MAKERS: dict[str, Callable[[], Policy]] = {
     "DGA": lambda: mixer.DGA(interval_steps=1),
     "MarginalValue": lambda: mixer.MarginalValue(interval_steps=1),
     "Safeguard": lambda: mixer.Safeguard(mixer.DGA(interval_steps=1)),
+    "ForkTest": lambda: mixer.ForkTest(mixer.DGA(interval_steps=1), -100.0, (0.5,), 0.5),
     "OverfitGuard": lambda: mixer.OverfitGuard(mixer.DWA(0.1, 1)),
     "Function": lambda: mixer.Function(lambda step, weights: [1 + step, 1, 1]),
     "Floor": lambda: mixer.Floor(mixer.GroupDRO(acts_on="sampling"), 0.1),
@@ -69,7 +70,13 @@ AGGREGATED = ["DoGE", "GradNorm", "GroupDRO"]
 BESIDE = [pytest.param(name, "pcgrad", marks=pytest.mark.full if name != "DoGE" else ()) for name in AGGREGATED]
 
 
-@pytest.mark.parametrize(("name", "conflict"), [*((name, None) for name in sorted(built_in_policies())), *BESIDE])
+# Those by rewards are tried with GRPO.
+NAMES = sorted(
+    name for name, kind in built_in_policies().items() if "generated completions" not in required(kind.needs)
+)
+
+
+@pytest.mark.parametrize(("name", "conflict"), [*((name, None) for name in NAMES), *BESIDE])
 def test_it_sees_what_it_needs_and_moves_the_mixture(tmp_path: Path, name: str, conflict: str | None) -> None:
     if conflict is not None:
         pytest.importorskip("torchjd")

@@ -1,8 +1,10 @@
 """Rows of evaluation sets that are trained on, and one data set as two streams, are told."""
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from datasets import Dataset
 from torch.utils.data import Subset
@@ -90,6 +92,27 @@ def test_one_data_set_as_two_streams_is_told(caplog: pytest.LogCaptureFixture) -
     assert _told(caplog, {"a": rows, "b": rows}, has_heads=True) == []
     assert _told(caplog, [Stream("a", rows, head="x"), Stream("b", rows, head="x")], has_heads=True)
     assert _told(caplog, [Stream("a", rows), Stream("b", rows, preprocess=dict)]) == []
+
+
+def test_twins_are_those_that_comparing_all_pairs_finds(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_rows, "_MOST_NAMED", 1_000)
+    random = np.random.default_rng(0)
+    ends = [sorted(random.choice(300, 2, replace=False).tolist()) for _ in range(40)]
+    [told] = _told(caplog, {str(number): _rows(*own) for number, own in enumerate(ends)})
+    twins = []
+    for (one, first), (other, second) in combinations(enumerate(ends), 2):
+        common = min(first[1], second[1]) - max(first[0], second[0])
+        if common >= 0.5 * max(first[1] - first[0], second[1] - second[0]):
+            rows = f"{common} of {first[1] - first[0]} rows"
+            twins.append(f"{rows} of the stream '{one}' are in the stream '{other}'")
+    assert twins
+    assert sorted(told[0].split(", ")) == sorted(twins)
+    # A row that very many streams have, such as an empty one, is no work for each pair of them.
+    monkeypatch.setattr(shared_rows, "_MOST_OWNERS", 2)
+    [told] = _told(caplog, {str(number): _rows(0, 3) for number in range(9)})
+    assert told[0].count(" are in ") == 8 + 7
 
 
 def test_trainers_tell_it_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

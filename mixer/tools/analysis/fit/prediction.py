@@ -5,14 +5,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 from mixer.tools.analysis.fit.fit_target import FitTarget
-from mixer.tools.analysis.fit.surrogate import Surrogate, fit_surrogates, rank_correlation
+from mixer.tools.analysis.fit.surrogate import Geometry, Surrogate, fit_surrogates, rank_correlation
 from mixer.utils.arrays import BoolArray, FloatArray
 
 _MOST_FOLDS = 10
 _CAREFUL = 2.0
 _LEAST_DEVIATION = 1e-12
+_SECONDS_UNTOLD = 2.0  # before a bar of progress is shown, on a terminal
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,12 @@ class Prediction:
 
     def losses(self, points: FloatArray) -> FloatArray:
         """Predicts the losses `[num_points, num_losses]`."""
-        return np.stack([surrogate.moments(points)[0] for surrogate in self.surrogates], axis=1)
+        return np.stack([mean for mean, _ in self._moments(points)], axis=1)
+
+    def _moments(self, points: FloatArray, *, of_runs: bool = False) -> list[tuple[FloatArray, FloatArray]]:
+        """Predicts each loss and its standard deviation; losses of the same runs share most of the work."""
+        shared = {id(own.mixtures): Geometry(points, own.mixtures) for own in self.surrogates}
+        return [own.moments(points, of_runs=of_runs, geometry=shared[id(own.mixtures)]) for own in self.surrogates]
 
     def __call__(self, points: FloatArray) -> FloatArray:
         """Predicts the objective `[num_points]`."""
@@ -45,7 +52,7 @@ class Prediction:
 
     def moments(self, points: FloatArray, *, of_runs: bool = False) -> tuple[FloatArray, FloatArray]:
         """Predicts the objective `[num_points]` and its standard deviation, `of_runs` with the noise of one."""
-        found = [surrogate.moments(points, of_runs=of_runs) for surrogate in self.surrogates]
+        found = self._moments(points, of_runs=of_runs)
         means = np.stack([mean for mean, _ in found], axis=1)
         spread = self.objective.slopes(means) * np.stack([deviation for _, deviation in found], axis=1)
         return self.objective(means), self.inflation * np.sqrt((spread**2).sum(axis=1))
@@ -120,7 +127,8 @@ def _checked(found: Prediction, fit: Callable[[BoolArray], Sequence[Surrogate]],
     places = np.flatnonzero(whole)
     folds = np.arange(len(places)) % _MOST_FOLDS
     left_out, deviations = np.empty(len(places)), np.empty(len(places))
-    for fold in range(int(folds.max()) + 1):
+    parts = range(int(folds.max()) + 1)
+    for fold in tqdm(parts, "Fits without some mixtures", leave=False, disable=None, delay=_SECONDS_UNTOLD):
         is_out = folds == fold
         is_in = np.ones(len(whole), dtype=bool)
         is_in[places[is_out]] = False

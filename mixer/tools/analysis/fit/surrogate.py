@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 
@@ -21,6 +21,37 @@ _LEAST_VARIANCE = 1e-12
 _MOST_ABOVE = math.log(10.0)  # of a prediction above the greatest loss, each above the floor: far away the law explodes
 
 Base = Callable[[FloatArray], FloatArray]  # [num_mixtures] of [num_mixtures, num_streams]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What kernels of all losses share for two sets of mixtures.
+
+    Args:
+        first: `[num_first, num_streams]` on the simplex.
+        second: `[num_second, num_streams]`.
+    """
+
+    first: FloatArray
+    second: FloatArray
+    _near: dict[float, FloatArray] = field(default_factory=dict)
+
+    @cached_property
+    def law(self) -> FloatArray:
+        """Covariances by the law `[num_first, num_second]`."""
+        return np.asarray(self.first @ self.second.T + self._products)
+
+    @cached_property
+    def _products(self) -> FloatArray:
+        return np.asarray(np.sqrt(self.first) @ np.sqrt(self.second).T)
+
+    def near(self, length: float) -> FloatArray:
+        """Covariances by a process of this length, likewise."""
+        if length not in self._near:
+            ends = [(np.sqrt(points) ** 2).sum(axis=1) for points in (self.first, self.second)]
+            squares = ends[0][:, None] + ends[1] - 2.0 * self._products
+            self._near[length] = np.exp(-np.maximum(squares, 0.0) / (2.0 * length**2))
+        return self._near[length]
 
 
 @dataclass(frozen=True)
@@ -46,12 +77,13 @@ class Kernel:
 
     def __call__(self, first: FloatArray, second: FloatArray) -> FloatArray:
         """Gives the covariances `[num_first, num_second]`."""
-        roots = np.sqrt(first), np.sqrt(second)
-        products = roots[0] @ roots[1].T
-        squares = (roots[0] ** 2).sum(axis=1)[:, None] + (roots[1] ** 2).sum(axis=1) - 2.0 * products
-        found = first @ second.T + products + self.part * np.exp(-np.maximum(squares, 0.0) / (2.0 * self.length**2))
+        return self.between(Geometry(first, second))
+
+    def between(self, mixtures: Geometry) -> FloatArray:
+        """Gives the covariances of two sets of mixtures."""
+        found = mixtures.law + self.part * mixtures.near(self.length)
         if self.slope and self.base is not None:
-            found = found + self.slope * np.outer(self.base(first), self.base(second))
+            found = found + self.slope * np.outer(self.base(mixtures.first), self.base(mixtures.second))
         return np.asarray(found / self.scale)
 
     def diagonal(self, points: FloatArray) -> FloatArray:
@@ -96,9 +128,9 @@ class Surrogate:
         """Variance of the process."""
         return max(float(self.logs @ self.precision @ self.logs) / (len(self.logs) - 1), _LEAST_VARIANCE)
 
-    def _known(self, points: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def _known(self, between: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Gives the losses above the floor, and what the runs and the unknown mean say of each point."""
-        along, between = self.inverse.sum(axis=0), self.kernel(points, self.mixtures)
+        along = self.inverse.sum(axis=0)
         mean = float(along @ self.logs / along.sum())
         known = between @ self.inverse
         above = np.exp(np.minimum(mean + known @ (self.logs - mean), self.logs.max() + _MOST_ABOVE))
@@ -106,15 +138,25 @@ class Surrogate:
 
     def posterior(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Gives losses `[num_points]` and their covariance `[num_points, num_points]`, without the noise of a run."""
-        above, known, unknown = self._known(points)
-        explained = known @ self.kernel(points, self.mixtures).T
+        between = self.kernel(points, self.mixtures)
+        above, known, unknown = self._known(between)
+        explained = known @ between.T
         covariance = self.kernel(points, points) - explained + np.outer(unknown, unknown)
         return self.floor + above, covariance * np.outer(above, above) * self.variance
 
-    def moments(self, points: FloatArray, *, of_runs: bool = False) -> tuple[FloatArray, FloatArray]:
-        """Gives losses `[num_points]` and their standard deviations, `of_runs` with the noise of one."""
-        above, known, unknown = self._known(points)
-        explained = (known * self.kernel(points, self.mixtures)).sum(axis=1)
+    def moments(
+        self, points: FloatArray, *, of_runs: bool = False, geometry: Geometry | None = None
+    ) -> tuple[FloatArray, FloatArray]:
+        """Gives losses `[num_points]` and their standard deviations.
+
+        Args:
+            points: `[num_points, num_streams]`.
+            of_runs: Whether deviations have the noise of a run.
+            geometry: Of the points and `mixtures`, if other losses share it.
+        """
+        between = self.kernel.between(geometry or Geometry(points, self.mixtures))
+        above, known, unknown = self._known(between)
+        explained = (known * between).sum(axis=1)
         variances = np.maximum(self.kernel.diagonal(points) - explained + unknown**2, 0.0)
         return self.floor + above, above * np.sqrt((variances + self.noise * of_runs) * self.variance)
 
@@ -173,31 +215,32 @@ def _fit(points: FloatArray, values: FloatArray, counts: FloatArray, base: Base 
     logs = np.log(values[:, None] - floors)
     grid = product(_LENGTHS, _PARTS, (0.0,) if base is None else _SLOPES)
     kernels = [Kernel(length, part, slope, base) for length, part, slope in grid]
-    scored = [_deviances(kernel, points, logs, counts) for kernel in kernels]
+    geometry = Geometry(points, points)
+    scored = [_deviances(kernel.between(geometry), logs, counts) for kernel in kernels]
     deviances = np.stack([deviances for deviances, _ in scored])  # [num_kernels, num_noises, num_gaps, num_losses]
     found = []
     for column in range(values.shape[1]):
         own = deviances[..., column]
         number, noise, gap = np.unravel_index(own.argmin(), own.shape)
         kernel = replace(kernels[number], scale=scored[number][1])
-        noisy = kernel(points, points) + np.diag(_NOISES[noise] / counts)
+        noisy = kernel.between(geometry) + np.diag(_NOISES[noise] / counts)
         inverse = np.asarray(np.linalg.inv(noisy), dtype=np.float64)
         floor = float(floors[gap, column])
         found.append(Surrogate(points, logs[:, gap, column], floor, kernel, inverse, float(_NOISES[noise])))
     return found
 
 
-def _deviances(kernel: Kernel, points: FloatArray, logs: FloatArray, counts: FloatArray) -> tuple[FloatArray, float]:
-    """Gives deviances `[num_noises, num_gaps, num_losses]` of the losses, and the kernel's mean variance."""
-    roots, num_free = np.sqrt(counts), len(points) - 1
-    centring = np.eye(len(points)) - np.outer(roots, roots) / counts.sum()
-    matrix = centring @ (roots[:, None] * kernel(points, points) * roots) @ centring
+def _deviances(covariance: FloatArray, logs: FloatArray, counts: FloatArray) -> tuple[FloatArray, float]:
+    """Gives deviances `[num_noises, num_gaps, num_losses]` of the losses, and the covariance's mean variance."""
+    roots, num_free = np.sqrt(counts), len(counts) - 1
+    centring = np.eye(len(counts)) - np.outer(roots, roots) / counts.sum()
+    matrix = centring @ (roots[:, None] * covariance * roots) @ centring
     values, vectors = np.linalg.eigh(matrix)
     order = np.argsort(np.abs(roots @ vectors))[:-1]  # all but the direction of the mean
     values, vectors = np.maximum(values[order], 0.0), vectors[:, order]
     scale = float(values.mean()) or 1.0
     spread = values / scale + _NOISES[:, None]  # [num_noises, num_free]
-    flat = logs.reshape(len(points), -1)
+    flat = logs.reshape(len(counts), -1)
     squares = (1.0 / spread) @ ((vectors.T @ (roots[:, None] * flat)) ** 2)
     deviances = num_free * np.log(np.maximum(squares / num_free, _LEAST_VARIANCE))
     # Of the losses and not of their logs: the last term is the change of variables.

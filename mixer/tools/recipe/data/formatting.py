@@ -14,8 +14,10 @@ import numpy as np
 from jinja2 import TemplateError
 from transformers.utils import logging
 
+from mixer.loading.same_data import holds_files
 from mixer.models.labels import IGNORED
 from mixer.tools.recipe.data.formats.base import Format, Row, Sample
+from mixer.tools.recipe.data.formats.images import decoded, undecoded
 from mixer.tools.recipe.data.formats.tokens import IS_PARSED, NUM_CUT
 from mixer.tools.recipe.places import retold
 from mixer.utils.data_set import DataSet
@@ -63,13 +65,13 @@ def formatted(
         >>> formatted(rows, Text(max_length=8), tokenizer)[0]  # doctest: +SKIP
         {'input_ids': [5, 6, 2], 'labels': [5, 6, 2]}
     """
-    chosen = fitted(dataset, chosen, tokenizer, task, called)
+    chosen, dataset = fitted(dataset, chosen, tokenizer, task, called), undecoded(dataset)
     encode = _Encoding(chosen, tokenizer, task, called, dataset.features)
     options = {"batch_size": ROWS_AT_ONCE, "remove_columns": column_names(dataset), "features": chosen.features}
     encode_all = partial(dataset.map, encode, batched=True, with_indices=True, **options)
     if isinstance(dataset, datasets.IterableDataset):
         _check_first(dataset, encode)
-        return encode_all()
+        return decoded(encode_all())
     fingerprint = fingerprint_of(dataset, chosen, tokenizer, task)
     path = Path(datasets.config.HF_DATASETS_CACHE) / "adaptive_mixer" / f"{fingerprint}.arrow"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -231,10 +233,11 @@ def fingerprint_of(dataset: DataSet, chosen: Format, tokenizer: Any, task: str) 
 def content_of(dataset: DataSet) -> str:
     """Computes a digest of up to 256 evenly spaced rows of a `datasets.Dataset`: 16 hexadecimal digits.
 
-    It recognises the same samples, wherever they are stored and whenever they were made.
+    It recognises the same samples, wherever they are stored and whenever they were made: images do not count.
     """
     places = np.unique(np.linspace(0, len(dataset) - 1, _NUM_COMPARED).astype(np.int64))
-    return _digest(dataset.with_format("arrow")[places].to_pylist(), num_bytes=8)
+    names = [field.name for field in dataset.data.schema if not holds_files(field.type)]
+    return _digest(dataset.select_columns(names).with_format("arrow")[places].to_pylist(), num_bytes=8)
 
 
 def _digest(content: Any, num_bytes: int) -> str:
@@ -244,6 +247,8 @@ def _digest(content: Any, num_bytes: int) -> str:
 
 def tokenizer_content(tokenizer: Any) -> Mapping[str, Any]:
     """Describes a tokenizer by plain data that determine its tokens, independent of earlier calls."""
+    template = tokenizer.chat_template
+    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # of a processor
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         content: Any = sorted(tokenizer.get_vocab().items())
@@ -252,7 +257,7 @@ def tokenizer_content(tokenizer: Any) -> Mapping[str, Any]:
     return {
         "class": f"{type(tokenizer).__module__}.{type(tokenizer).__qualname__}",
         "content": content,
-        "chat_template": tokenizer.chat_template,
+        "chat_template": template,
         "special_tokens": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
         "model_max_length": tokenizer.model_max_length,
         "truncation_side": tokenizer.truncation_side,

@@ -2,7 +2,7 @@
 
 import glob
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -50,20 +50,32 @@ def load_local(path: str, splits: Sequence[str], reading: Reading) -> list[Any]:
         FileNotFoundError: If a pattern matches nothing, or a folder has no file of a known format.
         ValueError: If files cannot be read, or the split or configuration does not exist.
     """
+    parts, load = splits_of(path, reading)
+    return [take_split(split, list(parts), load, reading) for split in splits]
+
+
+def splits_of(path: str, reading: Reading) -> tuple[Iterable[str], Callable[[str], Any]]:
+    """Finds the splits of local data.
+
+    Args:
+        path: See `load_local`, as for the errors.
+        reading: How to read rows.
+
+    Returns:
+        Their names, and how to load one.
+    """
     folder = Path(path)
     is_saved = any((folder / file).is_file() for file in ("state.json", "dataset_dict.json"))
     if is_saved:
         reading.refuse("name", "rows", "separator", "include", "exclude")
-        parts = _load_saved(folder, reading)
-        load = parts.__getitem__
-    elif _has_configurations(folder):
+        saved = _load_saved(folder, reading)
+        return saved, saved.__getitem__
+    if _has_configurations(folder):
         reading.refuse("include", "exclude")
-        parts, load = _configured(folder, reading)
-    else:
-        reading.refuse("name")
-        parts = _files_by_split(path, reading)
-        load = lambda part: read_files(parts[part], reading)  # noqa: E731
-    return [take_split(split, list(parts), load, reading) for split in splits]
+        return _configured(folder, reading)
+    reading.refuse("name")
+    files = _files_by_split(path, reading)
+    return files, lambda part: read_files(files[part], reading)
 
 
 def load_files(files: Sequence[Path | str], splits: Sequence[str], reading: Reading) -> list[Any]:

@@ -81,6 +81,12 @@ class DataSource:
     def _paths(self) -> list[str]:
         return [self.path] if isinstance(self.path, str) else self.path
 
+    @property
+    def folder(self) -> str:
+        """The folder of the file, or the folder; the present one for data on the hub or behind a URL."""
+        path = Path(local_path(self._paths[0]))
+        return str(next(folder for folder in (path, *path.parents) if folder.is_dir()))
+
     def load(self, called: str = "data", numbers: Collection[str] = ()) -> tuple[Any, Any]:
         """Loads the data.
 

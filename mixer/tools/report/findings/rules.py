@@ -32,11 +32,11 @@ def not_finite(run: Run) -> list[Finding]:
     row = "step" if run.interval_steps == 1 else "row"
     for unit, parts in ((row, run.streams), ("evaluation", run.evaluations)):
         for name, rows in parts.items():
-            bad = ~np.isfinite(rows["loss"])
+            bad = ~np.isfinite(rows["loss"].to_numpy())
             if unit == row:
-                bad &= rows["items"] > 0  # without items there is no loss
+                bad &= rows["items"].to_numpy() > 0  # without items there is no loss
             if bad.any() and name not in counts:
-                counts[name] = int(bad.sum()), int(rows["step"][bad].iloc[0]), unit
+                counts[name] = int(bad.sum()), int(rows["step"].to_numpy()[bad][0]), unit
     return [
         Finding(streams=[name], text=f"{name} in {count:,} {unit}{'s' if count > 1 else ''}, first at step {step:,}")
         for name, (count, step, unit) in sorted(counts.items(), key=lambda item: -item[1][0])
@@ -45,10 +45,10 @@ def not_finite(run: Run) -> list[Finding]:
 
 def skipped(run: Run) -> Iterator[Finding]:
     """Finds streams with samples that could not be loaded."""
-    last = {name: rows.iloc[-1] for name, rows in run.streams.items()}
-    shares = {name: row["skipped"] / row["seen"] for name, row in last.items() if row["skipped"] > 0}
+    last = {name: (rows["skipped"].to_numpy()[-1], rows["seen"].to_numpy()[-1]) for name, rows in run.streams.items()}
+    shares = {name: lost / drawn for name, (lost, drawn) in last.items() if lost > 0}
     for name, share in sorted(shares.items(), key=lambda item: -item[1]):
-        lost, drawn = int(last[name]["skipped"]), int(last[name]["seen"])
+        lost, drawn = map(int, last[name])
         yield Finding(streams=[name], text=f"{lost:,} of the {drawn:,} samples drawn from {name} ({share:.2%})")
 
 
@@ -75,17 +75,17 @@ def starved(run: Run) -> Iterator[Finding]:
     out, if they gave what was requested.
     """
     for name, rows in run.streams.items():
-        if rows["weight"].any():
-            is_judged = bool(rows["active"].iloc[-1]) and run.is_wanted(name)
+        if rows["weight"].to_numpy().any():
+            is_judged = bool(rows["active"].to_numpy()[-1]) and run.is_wanted(name)
             text = _gave_too_little(run, rows) or (is_judged and (_weight_fell(run, rows) or _lags(run, name, rows)))
             if text:
                 yield Finding(streams=[name], text=f"{name} {text}")
 
 
 def _gave_too_little(run: Run, rows: pd.DataFrame) -> str:
-    asked = run.row_clock["asked"].to_numpy()[np.searchsorted(run.row_clock["step"], rows["step"])]
-    requested = float((rows["weight"] * asked).sum())
-    got = float(rows["count"].sum())
+    steps, asked = run.row_clock["step"].to_numpy(), run.row_clock["asked"].to_numpy()
+    requested = float(rows["weight"].to_numpy() @ asked[np.searchsorted(steps, rows["step"].to_numpy())])
+    got = float(rows["count"].to_numpy().sum())
     if got < _LEAST_PART_OF_REQUESTED * requested and requested - got > 1 + _DEVIATIONS * np.sqrt(requested):
         return f"gave {got:,.0f} samples, but its weights requested {requested:,.0f}"
     return ""
@@ -95,16 +95,17 @@ def _weight_fell(run: Run, rows: pd.DataFrame) -> str:
     if "Scheduled" in str(run.description.get("mixing")) or len(rows) < _FEWEST_STEPS:
         return ""  # a schedule is intended
     number = max(1, int(_TENTH * len(rows)))
-    first, last = (float(part.mean()) for part in (rows["weight"].iloc[:number], rows["weight"].iloc[-number:]))
+    weights = rows["weight"].to_numpy()
+    first, last = float(weights[:number].mean()), float(weights[-number:].mean())
     return f"fell from a weight of {first:.3f} to {last:.2g}" if last < _LEAST_PART_OF_WEIGHT * first else ""
 
 
 def _lags(run: Run, name: str, rows: pd.DataFrame) -> str:
-    passes, coverage = float(rows["passes"].iloc[-1]), float(rows["coverage"].iloc[-1])
+    passes, coverage = float(rows["passes"].to_numpy()[-1]), float(rows["coverage"].to_numpy()[-1])
     if name in run.buffers or not 0 < passes < 1:
         return ""
-    active_epochs = float(np.diff(rows["epoch"], prepend=0.0)[rows["active"]].sum())
-    expected = active_epochs * float(rows["seen"].iloc[-1]) / passes
+    active_epochs = float(np.diff(rows["epoch"].to_numpy(), prepend=0.0)[rows["active"].to_numpy()].sum())
+    expected = active_epochs * float(rows["seen"].to_numpy()[-1]) / passes
     if passes < _LEAST_PART_OF_PASSES * active_epochs and expected > _FEWEST_SAMPLES:
         return f"was covered by {coverage:.1%}, while {active_epochs:.2f} epochs of data were used"
     return ""

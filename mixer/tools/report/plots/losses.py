@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -77,6 +78,17 @@ def smoothed(rows: pd.DataFrame) -> pd.Series:
     items = rows["items"].where(rows["loss"].notna(), 0).astype("float64")
     sums = (rows["loss"].fillna(0.0) * items).ewm(span=span).mean()
     return sums / items.ewm(span=span).mean()
+
+
+def last_smoothed(rows: pd.DataFrame) -> float:
+    """Gives the last of the averages of `smoothed`, for tables of very many streams."""
+    span = max(1.0, _SMOOTHED_PART * len(rows))
+    losses = rows["loss"].to_numpy()
+    is_there = ~np.isnan(losses)
+    weights = (1.0 - 2.0 / (span + 1.0)) ** np.arange(len(rows) - 1, -1, -1.0)
+    weights *= np.where(is_there, rows["items"].to_numpy(), 0)
+    total = float(weights.sum())
+    return float(weights @ np.where(is_there, losses, 0.0)) / total if total else np.nan
 
 
 def smoothed_to_last(rows: pd.DataFrame) -> pd.DataFrame:

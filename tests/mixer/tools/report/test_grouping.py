@@ -45,7 +45,7 @@ def test_the_others_are_added_up_and_every_plot_draws_them_in_few_panels(run: Ru
     assert held == all_held
     assert drawn.memories["memory"]["source"].nunique() == MOST_STREAMS + 1
     report = read_report([tmp_path / "run"])
-    assert len(report.plots) == len(PLOTS)
+    assert len(report.plots) == len(PLOTS) - 1  # nothing was rewarded
     assert max(len(plot.panels) for plot in report.plots) == MOST_STREAMS
     assert max(len(plot.colours) for plot in report.plots) <= MOST_STREAMS + 1
     assert OTHERS in report.plots[0].panels[-1].title

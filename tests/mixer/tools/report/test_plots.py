@@ -1,12 +1,14 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from mixer.tools.records.run import Run
 from mixer.tools.records.runs import read_runs
 from mixer.tools.report.plot import Plot
-from mixer.tools.report.plots import PLOTS, coverage, losses, memory, schedules, weights
+from mixer.tools.report.plots import PLOTS, coverage, losses, memory, rewards, schedules, weights
+from mixer.tools.report.plots.losses import last_smoothed, smoothed
 from mixer.tools.report.plots.mixture import mixture, shares
 from tests.mixer.tools.report.ledgers import made_run, write_run
 
@@ -84,7 +86,7 @@ def test_every_plot_draws_no_more_points_than_it_may(tmp_path, num_steps, measur
     for plot in PLOTS:
         drawn = plot([run], most)
         assert drawn.caption
-        assert drawn.panels or plot is schedules  # one size is no plot
+        assert drawn.panels or plot in (schedules, rewards)  # one size is no plot, and nothing was rewarded
         for panel in drawn.panels:
             assert panel.figure.data
             assert all(len(line.x) <= most for line in panel.figure.data)  # heat maps have 60 stretches
@@ -102,3 +104,11 @@ def test_the_memory_is_stacked_by_source(tmp_path: Path) -> None:
     assert (lines["math"].y.tolist(), lines["code"].y.tolist()) == ([4, 8, 12], [8, 6, 4])
     assert {line.stackgroup for line in lines.values()} == {"entries"}
     assert [line.y[-1] for line in memory([run], 2).panels[0].figure.data] == [12, 4]
+
+
+def test_the_last_smoothed_loss_is_that_of_the_whole_course() -> None:
+    random = np.random.default_rng(0)
+    rows = pd.DataFrame({"items": random.integers(0, 5, 90), "loss": random.normal(3.0, 1.0, 90)})
+    rows.loc[[0, 40, 89], "loss"] = np.nan
+    assert last_smoothed(rows) == pytest.approx(smoothed(rows).iloc[-1], rel=1e-12)
+    assert np.isnan(last_smoothed(rows.assign(loss=np.nan)))

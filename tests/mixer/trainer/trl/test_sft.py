@@ -88,6 +88,7 @@ def test_evaluation_sets_by_name(tmp_path: Path) -> None:
     losses = [metrics["eval_chat_loss"], metrics["eval_answers_loss"]]
     assert metrics["eval_loss"] == pytest.approx(sum(losses) / 2)
     assert metrics["eval_worst_loss"] == max(losses)
+    assert not [name for name in metrics if "num_tokens" in name]  # the run's, which no set has
     alone = {name: trainer.evaluate(rows) for name, rows in trainer.eval_dataset.items()}
     for metric in ("entropy", "mean_token_accuracy"):
         values = {name: found[f"eval_{metric}"] for name, found in alone.items()}
@@ -112,7 +113,7 @@ _LONG = datasets.Dataset.from_dict({"prompt": ["w1 w2 w3 w4 w5"], "completion": 
         (datasets.Dataset.from_dict({"text": [3, 4]}), {}, "columns", "odd"),
         (_LONG, {"max_length": 4}, "max_length", "odd"),
         (texts(3, 1), {"assistant_only_loss": True}, "assistant_only_loss", "odd"),
-        (_IMAGES, {}, "train_dataset", None),
+        (_IMAGES, {}, "processing_class", None),
         (Tokens(3, 1), {}, "dataset", "odd"),
     ],
 )

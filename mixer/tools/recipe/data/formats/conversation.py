@@ -63,18 +63,21 @@ def check_columns(row: Row, read: Sequence[str], called: str) -> None:
         )
 
 
-def conversation_of(row: Row, column: str, ignored_keys: Sequence[str] = ()) -> Conversation:
+def conversation_of(
+    row: Row, column: str, ignored_keys: Sequence[str] = (), kinds: Sequence[str] = ("text",)
+) -> Conversation:
     """Reads the conversation of a row.
 
     Args:
         row: The row; columns with other names than `COLUMNS` are not read.
         column: The column of messages.
         ignored_keys: Keys of messages, and of parts of their contents, to leave unread.
+        kinds: Types of parts that contents may have.
 
     Raises:
         ValueError: If a value is of the wrong form, or two columns contradict each other.
     """
-    messages = _messages(row[column], column, ignored_keys)
+    messages = _messages(row[column], column, ignored_keys, kinds)
     unlearned = [number for number, message in enumerate(messages) if not _is_learned(message)]
     system = _only({name: row.get(name) for name in ("system", "system_prompt")})
     if system is not None and messages and _has_no_system(messages, system):
@@ -167,15 +170,15 @@ def _has_no_system(messages: list[Message], system: Any) -> bool:
     return not said
 
 
-def _messages(value: Any, column: str, ignored_keys: Sequence[str]) -> list[Message]:
+def _messages(value: Any, column: str, ignored_keys: Sequence[str], kinds: Sequence[str]) -> list[Message]:
     if value is None:
         return []
     is_list = isinstance(value, list) and all(isinstance(message, Mapping) for message in value)
     require(is_list, column, f"a conversation, a list of {_MESSAGES}", f"{value!r:.80}")
-    return [_message(message, column, ignored_keys) for message in value]
+    return [_message(message, column, ignored_keys, kinds) for message in value]
 
 
-def _message(value: Mapping[str, Any], column: str, ignored_keys: Sequence[str]) -> Message:
+def _message(value: Mapping[str, Any], column: str, ignored_keys: Sequence[str], kinds: Sequence[str]) -> Message:
     # Fields of other rows are None.
     message = {name: part for name, part in value.items() if part is not None and name not in ignored_keys}
     is_sharegpt = "role" not in message and "from" in message and "value" in value
@@ -185,7 +188,7 @@ def _message(value: Mapping[str, Any], column: str, ignored_keys: Sequence[str])
     elif "role" not in message or ("content" not in message and message.keys() & {"value", "text", "message"}):
         raise InvalidValueError(option=column, expected=f"a list of {_MESSAGES}", found=sorted(message))
     message["role"] = role = _role(message["role"], is_sharegpt)
-    _check_content(message.get("content", ""), role, column, ignored_keys)
+    _check_content(message.get("content", ""), role, column, ignored_keys, kinds)
     if type(message.get("content")) is int:
         message["content"] = str(message["content"])
     given = [message.pop(name, None) for name in ("tool_calls", "function_call")]
@@ -201,13 +204,13 @@ def _role(value: Any, is_sharegpt: bool) -> str:
     return "tool" if is_sharegpt and role == "observation" else _ROLES.get(role, role)
 
 
-def _check_content(content: Any, role: str, column: str, ignored_keys: Sequence[str]) -> None:
+def _check_content(content: Any, role: str, column: str, ignored_keys: Sequence[str], kinds: Sequence[str]) -> None:
     if are_parts(content):
         known = ("type", "text", *ignored_keys)
         unread = [name for part in content for name, own in part.items() if name not in known and not is_nothing(own)]
-        others = sorted({str(part["type"]) for part in content} - {"text"})
-        hint = "Remove the other parts in the data, or train a model of images with its own processor."
-        require(not others, column, "of parts of the type text", others, hint)
+        others = sorted({str(part["type"]) for part in content} - {*kinds})
+        hint = "Remove the other parts in the data; images need trainer: sft and model.task: image-text-to-text."
+        require(not others, column, f"of parts of the type {' or '.join(kinds)}", others, hint)
         if unread:
             text = "of a part of a content is not read: move it to its turn, or leave it unread by ignored_keys."
             raise wrong_value(unread[0], text)

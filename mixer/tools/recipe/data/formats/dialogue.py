@@ -15,6 +15,7 @@ from mixer.tools.recipe.data.formats.conversation import (
     check_columns,
     conversation_of,
 )
+from mixer.tools.recipe.data.formats.images import COLUMNS as OF_IMAGES, FEATURE, RowImages
 from mixer.tools.recipe.data.formats.rendering import Rendering, Template
 from mixer.tools.recipe.data.formats.tokens import IS_PARSED
 from mixer.utils.data_set import DataSet
@@ -29,7 +30,7 @@ _SHAPES = {
 }
 _PAIR, _PROMPTS = ("chosen", "rejected"), ("prompt", "instruction", "conversations")
 _SPACED = ("prompt", "completion", *_PAIR)
-_TURNS = "turns"
+_TURNS, _KINDS = "turns", ("text", "image")
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,13 @@ class Dialogue(Format):
         ignored_keys: Keys of turns to leave unread that would be read or refused.
         is_pair: Whether rows are preferences; the recipe's trainer decides.
         as_turns: Whether plain texts become turns; the recipe's trainer decides.
+        image_folder: Folder where relative paths of images start; for the task `image-text-to-text` by default that of
+            the data. Without it, images are refused.
         shape: The columns that are read, found in the data.
     """
 
     version: ClassVar[int] = 2
-    tasks: ClassVar[Sequence[str]] = ("causal-lm", "sequence-classification")
+    tasks: ClassVar[Sequence[str]] = ("causal-lm", "sequence-classification", "image-text-to-text")
     reads_objects: ClassVar[bool] = True
 
     rename: Mapping[str, str] = field(default_factory=dict)
@@ -60,6 +63,7 @@ class Dialogue(Format):
     ignored_keys: Sequence[str] = ()
     is_pair: bool = False
     as_turns: bool = False
+    image_folder: str | None = None
     shape: Sequence[str] = ()
 
     @property
@@ -74,7 +78,8 @@ class Dialogue(Format):
         part = datasets.List(datasets.Json()) if self.as_turns else datasets.Value("string")
         beside = {"tools": datasets.Value("string"), "chat_template_kwargs": datasets.Json()} if self.as_turns else {}
         margin = {"margin": datasets.Value("float64")} if "margin" in self.shape else {}
-        return datasets.Features({**dict.fromkeys(self._parts, part), **beside, **margin})
+        images = {} if self.image_folder is None else {"images": FEATURE}
+        return datasets.Features({**dict.fromkeys(self._parts, part), **beside, **margin, **images})
 
     @property
     def _parts(self) -> list[str]:
@@ -98,7 +103,8 @@ class Dialogue(Format):
         row = self._named(first)
         shape = _pair_in(row) if self.is_pair else _shape_in(row)
         is_text = all(isinstance(row[name], str) for name in shape if name != "margin")
-        as_turns = self.as_turns or not is_text or "instruction" in shape or any(name in row for name in COLUMNS)
+        of_turns = COLUMNS if self.image_folder is None else (*COLUMNS, *OF_IMAGES)
+        as_turns = self.as_turns or not is_text or "instruction" in shape or any(name in row for name in of_turns)
         if as_turns and not tokenizer.chat_template:
             text = f"is needed to render turns, and {type(tokenizer).__name__} has none: take that of the model's"
             raise wrong_value("chat_template", f"{text} chat variant, or give the recipe chat_template.")
@@ -113,7 +119,7 @@ class Dialogue(Format):
         return {self.rename.get(name, name): value for name, value in row.items() if name not in self.ignored_columns}
 
     def _sample(self, row: Row, template: Template) -> Sample:
-        beside = ("input",) if "instruction" in self.shape else ()
+        beside = (*(("input",) if "instruction" in self.shape else ()), *(OF_IMAGES if self.image_folder else ()))
         if ALL not in self.ignored_columns:
             check_columns(row, (*self.shape, *beside, *COLUMNS), "Dialogue")
         answers = {name: row[name] for name in _PAIR} if self.is_pair else {self._parts[-1]: row[self.shape[-1]]}
@@ -122,15 +128,18 @@ class Dialogue(Format):
             texts = {**answers, **({"prompt": row["prompt"]} if "prompt" in self.shape else {})}
             for name, value in texts.items():
                 require(isinstance(value, str), name, "a text, as in the first row", value)
-            return {**texts, **margin}
-        prompt, sample, is_parsed = self._prompt(row), dict[str, Any](), False
+            return {**texts, **margin, **({} if self.image_folder is None else {"images": []})}
+        images = None if self.image_folder is None else RowImages(row, self.image_folder)
+        prompt, sample, is_parsed = self._prompt(row, images), dict[str, Any](), False
         arguments: dict[str, Any] = {}
         for name, answer in answers.items():
-            turns = self._turns(answer, "assistant", name)
+            turns = self._turns(answer, "assistant", name, images if self._is_whole else None)
             if turns[: len(prompt)] == prompt:  # the answer repeats it
                 turns = turns[len(prompt) :]
             said = {name: row[name] for name in COLUMNS if name in row}
-            conversation = conversation_of({**said, _TURNS: [*prompt, *turns]}, _TURNS)
+            conversation = conversation_of({**said, _TURNS: [*prompt, *turns]}, _TURNS, (), _KINDS)
+            if images is not None:
+                conversation = replace(conversation, messages=images.in_parts(conversation.messages))
             rendering = Rendering(conversation, template)
             messages, arguments = rendering.messages, dict(rendering.arguments)
             is_parsed = is_parsed or rendering.is_parsed
@@ -143,28 +152,34 @@ class Dialogue(Format):
             "chat_template_kwargs": arguments,
             IS_PARSED: is_parsed,
             **margin,
+            **({} if images is None else {"images": images.sources()}),
         }
 
-    def _prompt(self, row: Row) -> list[Message]:
+    def _prompt(self, row: Row, images: RowImages | None) -> list[Message]:
         if self._is_whole or not self._has_prompt:
             return []
         if "instruction" in self.shape:
             asked = [text for text in (row["instruction"], row.get("input")) if text]
-            return self._turns("\n\n".join(asked), "user", "instruction")
+            return self._turns("\n\n".join(asked), "user", "instruction", images)
         name = next(name for name in _PROMPTS if name in self.shape)
-        return self._turns(row[name], "user", name)
+        return self._turns(row[name], "user", name, images)
 
-    def _turns(self, value: Any, role: str, column: str) -> list[Message]:
+    def _turns(self, value: Any, role: str, column: str, images: RowImages | None) -> list[Message]:
         """Reads turns: a text is one turn of a role.
 
         Raises:
             ValueError: If there are none, or TRL would learn some that are not to be learned.
         """
         if isinstance(value, str):  # texts have the space between prompt and answer, which turns do not
-            return [{"role": role, "content": value.strip() if column in _SPACED else value}]
+            turn = {"role": role, "content": value.strip() if column in _SPACED else value}
+            return [turn if images is None else images.placed(turn)]
         if not value:
             raise InvalidValueError(f"column {column!r} has no value: remove the row.", option=column)
-        read = conversation_of({column: [value] if isinstance(value, Mapping) else value}, column, self.ignored_keys)
+        turns = [value] if isinstance(value, Mapping) else value
+        if images is not None and isinstance(turns, list):
+            turns = [images.placed(turn) for turn in turns]
+        kinds = _KINDS[: 1 if images is None else 2]
+        read = conversation_of({column: turns}, column, self.ignored_keys, kinds)
         if read.unlearned:
             text = "has turns with a weight of 0, which TRL would learn: give the stream the format Chat."
             raise wrong_value(column, text)

@@ -11,7 +11,7 @@ from jinja2 import Environment, TemplateError, meta
 
 from mixer.tools.recipe.data.formats.conversation import Conversation, Message, are_parts, text_of
 from mixer.tools.recipe.data.formats.json_texts import parsed
-from mixer.utils.errors import InvalidValueError, wrong_value
+from mixer.utils.errors import InvalidValueError, require, wrong_value
 from mixer.utils.turns import try_to_render, unread_keys
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -49,7 +49,8 @@ class Template:
 
     def text(self, arguments: dict[str, Any]) -> str:
         """Returns the template itself."""
-        return str(self.tokenizer.get_chat_template(self.own, arguments.get("tools")))
+        read = getattr(self.tokenizer, "get_chat_template", None)  # processors have none
+        return str(read(self.own, arguments.get("tools")) if read else self.own or self.tokenizer.chat_template)
 
     def reads(self, role: str) -> bool:
         """Returns whether it renders messages of a role, as far as a short conversation tells."""
@@ -140,10 +141,17 @@ class Rendering:
         return [any(start <= first < last <= end for start, end in spans) for first, last in offsets]
 
     def _readable(self, message: Message) -> Message:
-        """Joins the parts of a content where the template does not read them."""
+        """Joins the parts of a content where the template does not read them.
+
+        Raises:
+            ValueError: If there are others than texts among them.
+        """
         content = message.get("content")
-        is_left = not are_parts(content) or self._template.reads_parts(message["role"])
-        return message if is_left else {**message, "content": text_of(content)}
+        if not isinstance(content, list) or not are_parts(content) or self._template.reads_parts(message["role"]):
+            return message
+        others = [part["type"] for part in content if part["type"] != "text"]
+        require(not others, "chat_template", f"one that reads parts of the turns of the {message['role']}", others)
+        return {**message, "content": text_of(content)}
 
     def _render(self, messages: list[Message], **options: Any) -> Any:
         return self._template.render(messages, self.arguments, **options)

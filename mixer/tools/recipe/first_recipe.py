@@ -1,0 +1,186 @@
+"""A first recipe for data that were looked at, in YAML or Python: each guess has a comment with the other choices."""
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, get_args
+
+import yaml
+
+import mixer.tools.recipe.data as data
+from mixer.tools.recipe.data.reading import TextRows
+from mixer.tools.recipe.looking import Choice, Look
+from mixer.utils.errors import wrong_value
+from mixer.utils.text import listed
+
+_FEWEST_ROWS = 40  # of which some are held out
+_BLOCK = 512  # tokens
+_WIDTH = 110
+_SCRIPT = '''"""{head}"""
+
+from mixer import MixingConfig
+from mixer.tools.recipe.data import {formats}
+from mixer.tools.recipe.model import ModelRecipe
+from mixer.tools.recipe.recipe import Recipe
+from mixer.tools.recipe.streams import StreamRecipe
+
+recipe = Recipe(
+{fields}
+)
+
+if __name__ == "__main__":
+    trainer = recipe.build()  # a MixingTrainer
+    trainer.train()
+    trainer.save_model()
+'''
+
+
+class Line(NamedTuple):
+    """A field of a recipe.
+
+    Args:
+        name: Its name.
+        value: Plain data, the choice of a format, or the lines of a section; `None` leaves the comment alone.
+        comment: What it goes by, and the other choices.
+        kind: Its class in Python; empty for plain data and for names.
+    """
+
+    name: str
+    value: Any
+    comment: str = ""
+    kind: str = ""
+
+
+def first_recipe(looks: Mapping[str, Look], model: str, objective: str | None, output_dir: str) -> list[Line]:
+    """Guesses a recipe.
+
+    Args:
+        looks: What the data of each stream look like.
+        model: A folder, or a name on the hub.
+        objective: What the run is to lower; `None` leaves it open.
+        output_dir: Folder of the run.
+
+    Raises:
+        ValueError: If the data cannot be read for one task.
+    """
+    task, own = _task(looks)
+    streams = [Line(name, list(_stream(name, look, task)), "", "StreamRecipe") for name, look in looks.items()]
+    shares = ", ".join(f"{name}: 1" for name in looks)
+    goal = "What the run is to lower: the loss of a stream, or of several, as their average or the worst."
+    return [
+        Line("model", [*own, Line("name_or_path", model)], "", "ModelRecipe"),
+        Line("tokenizer", model),
+        Line("streams", streams),
+        Line(
+            "objective", objective, goal if objective else f"{goal} Left open: objective: average; then mixing: auto."
+        ),
+        Line("mixing", "auto", "Guess: follows the objective. Or Uniform, Proportional.")
+        if objective
+        else Line("mixing", "Proportional", f"Guess: by their rows. Or Uniform, Temperature, shares {{{shares}}}."),
+        Line("training", _training(looks, output_dir), "", "MixingConfig"),
+    ]
+
+
+def _task(looks: Mapping[str, Look]) -> tuple[str, list[Line]]:
+    if any(look.choices[0].format != "Labelled" for look in looks.values()):
+        why = "Guess: the data have texts, chats or prompts. Or seq2seq-lm, masked-lm, by the model."
+        return "causal-lm", [Line("task", "causal-lm", why)]
+    task, classes = "sequence-classification", [look.classes for look in looks.values()]
+    own = Line("config", {"num_labels": len(classes[0])}, "As many as there are labels in the data.")
+    if any(others != classes[0] for others in classes):
+        task, heads = "encoder", {name: {"num_labels": len(look.classes)} for name, look in looks.items()}
+        own = Line("heads", heads, "A head for each stream, since their labels differ.")
+    return task, [Line("task", task, "Guess: all data have labels. Or causal-lm, with the format Prompt."), own]
+
+
+def _stream(name: str, look: Look, task: str) -> Iterator[Line]:
+    choice = next((own for own in look.choices if not own.format or task in getattr(data, own.format).tasks), None)
+    if choice is None:
+        text = f"{name} has labels alone, which a model of the task {task} does not learn: leave it out."
+        raise wrong_value("paths", text, found=look.path)
+    source = _source(look, choice)
+    yield source
+    if choice.format:
+        yield Line("format", *_format(look, choice), choice.format)
+    if source.value.get("validation_split") is None and look.num_rows >= _FEWEST_ROWS:
+        yield Line("validation", 0.05, "Guess: this share is held out. Or a number of rows.")
+
+
+def _source(look: Look, choice: Choice) -> Line:
+    found, source = [f"{look.num_rows:,} rows with {listed(look.columns)}."], dict[str, Any](path=look.path)
+    if look.splits != ["train"]:
+        held_out = next((own for own in look.splits[1:] if own.startswith(("val", "dev", "test"))), None)
+        source |= {"split": look.splits[0], "validation_split": held_out}
+        found.append(f"Guess: of the splits {listed(look.splits)}.")
+    if look.unit is not None:
+        source["rows"], others = look.unit, [own for own in get_args(TextRows) if own != look.unit]
+        found.append(f"Guess: a row is a {look.unit}. Or {listed(others)}.")
+    if choice.format == "Chat" and look.unread:
+        source["columns"] = [own for own in look.columns if own not in look.unread]
+        found.append(f"Guess: without {listed(look.unread)}.")
+    return Line("data", source, " ".join(found), "DataSource")
+
+
+def _format(look: Look, choice: Choice) -> tuple[Choice, str]:
+    """Returns a format and its comment."""
+    read = look.columns if choice.format == "Chat" else getattr(data, choice.format)(**choice.arguments).columns
+    rest = ", ".join(own for own in look.columns if own not in read)
+    beside = [own for own in look.choices if own.format not in ("", choice.format)]
+    others = "; ".join(f"{own.format} {_flow(own.arguments)}".removesuffix(" {}") for own in beside)
+    parts = [f"Guess: {choice.why}", f"Not read: {rest}" if rest else "", f"Or {others}" if others else ""]
+    limit = {"max_length": _BLOCK} if choice.format == "Text" else {}
+    return choice._replace(arguments={**choice.arguments, **limit}), " ".join(f"{part}." for part in parts if part)
+
+
+def _training(looks: Mapping[str, Look], output_dir: str) -> list[Line]:
+    is_evaluated = any(look.num_rows >= _FEWEST_ROWS or len(look.splits) > 1 for look in looks.values())
+    return [
+        Line("output_dir", output_dir),
+        Line("num_train_epochs", 1, "Guess: all rows once. Or max_steps: 1000."),
+        Line("per_device_train_batch_size", 8, "Guess: as memory allows."),
+        Line("learning_rate", 2e-5, "Guess: of whole models; ten times that for adapters (model.lora)."),
+        Line("logging_steps", 10),
+        *([Line("eval_strategy", "steps"), Line("eval_steps", 0.1, "Guess: ten times.")] if is_evaluated else []),
+        Line("report_to", "none", "Or tensorboard, wandb."),
+    ]
+
+
+def as_yaml(lines: Sequence[Line], head: Sequence[str]) -> str:
+    """Writes a recipe as YAML, below comments."""
+    return "\n".join([*(f"# {line}" for line in head), *_written(lines, "", is_python=False)]) + "\n"
+
+
+def as_python(lines: Sequence[Line], head: str) -> str:
+    """Writes a recipe as a Python script with a docstring."""
+    text = "\n".join(_written(lines, "    ", is_python=True))
+    return _SCRIPT.format(head=head, fields=text, formats=", ".join(own for own in data.__all__ if f"{own}(" in text))
+
+
+def _written(lines: Sequence[Line], indent: str, is_python: bool, has_names: bool = False) -> Iterator[str]:
+    for name, value, comment, kind in lines:
+        yield from (f"{indent}# {part}" for part in textwrap.wrap(comment, _WIDTH, break_on_hyphens=False))
+        key = f"{name!r}: " if is_python and has_names else f"{name}=" if is_python else f"{name}: "
+        if isinstance(value, list) and isinstance(value[0], Line):
+            opened, closed = (f"{kind}(", "),") if kind else ("{", "},")
+            yield f"{indent}{key}{opened if is_python else ''}".rstrip()
+            yield from _written(value, f"{indent}{'    ' if is_python else '  '}", is_python, has_names=not kind)
+            yield from [indent + closed] if is_python else []
+        elif value is not None:
+            yield f"{indent}{key}{_in_python(value, kind) + ',' if is_python else _flow(value)}"
+
+
+def _in_python(value: Any, kind: str) -> str:
+    arguments = value.arguments if isinstance(value, Choice) else value
+    return f"{kind}({', '.join(f'{name}={own!r}' for name, own in arguments.items())})" if kind else repr(value)
+
+
+def _flow(value: Any) -> str:
+    """Writes a value as YAML on a line."""
+    if isinstance(value, Choice):
+        return _flow({"class_path": value.format, "init_args": value.arguments}) if value.arguments else value.format
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_flow(name)}: {_flow(own)}" for name, own in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    text: str = yaml.safe_dump([value], default_flow_style=True, allow_unicode=True, width=10**6).strip()[1:-1]
+    return json.dumps(value, ensure_ascii=False) if "\n" in text else text

@@ -1,0 +1,1 @@
+"""GRPO, and what derives from it, on prompts of several streams."""

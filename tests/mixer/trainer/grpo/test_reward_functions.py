@@ -1,0 +1,70 @@
+import asyncio
+from typing import Any
+
+import pytest
+
+from mixer.trainer.grpo.reward_functions import as_one_list
+from tests.refusals import refused
+
+ROWS: dict[str, Any] = {
+    "stream": ["a", "b", "a"],
+    "completions": ["x", "y", "zz"],
+    "answer": ["x", None, "z"],
+    "wanted": [None, "y", None],
+    "trainer_state": object(),
+}
+
+
+def right(completions: list[str], answer: list[str], **columns: Any) -> list[float]:
+    assert "wanted" not in columns
+    return [float(own == one) for own, one in zip(completions, answer, strict=True)]
+
+
+def length(completions: list[str], **columns: Any) -> list[int]:
+    return [len(own) for own in completions]
+
+
+async def later(completions: list[str], **columns: Any) -> list[int]:
+    return length(completions)
+
+
+def test_functions_score_the_rows_of_their_streams_with_their_columns() -> None:
+    functions, streams = as_one_list({"a": [right, length], "b": length}, ["a", "b"])
+    assert streams == [{"a"}, {"a", "b"}]
+    assert [function.__name__ for function in functions] == ["right", "length"]
+    assert [function(**ROWS) for function in functions] == [[1.0, None, 0.0], [1, 1, 2]]
+
+
+def test_async_functions_are_awaited_and_models_left_to_trl() -> None:
+    functions, _ = as_one_list({"a": [later, "org/model"], "b": length}, ["a", "b"])
+    assert asyncio.run(functions[0](**ROWS)) == [1, None, 2]
+    assert functions[1] == "org/model"
+
+
+def test_functions_of_all_streams_are_those_of_trl() -> None:
+    given = [right, length]
+    assert as_one_list(given, ["a"]) == (given, None)
+
+
+def test_extra_columns_are_logged_for_all_rows() -> None:
+    logged: dict[str, Any] = {}
+
+    def logging(log_extra: Any, completions: list[str], **columns: Any) -> list[int]:
+        log_extra("seen", completions)
+        return length(completions)
+
+    functions, _ = as_one_list({"a": logging, "b": length}, ["a", "b"])
+    functions[0](**ROWS, log_extra=logged.__setitem__)
+    assert logged == {"seen": ["x", None, "zz"]}
+
+
+def test_too_few_rewards_are_refused() -> None:
+    functions, _ = as_one_list({"a": lambda **columns: [1.0]}, ["a"])
+    with refused("reward_funcs"):
+        functions[0](**ROWS)
+
+
+@pytest.mark.parametrize("rewards", [{"a": []}, {"b": length}, {"a": length, "c": length}])
+def test_every_stream_has_a_function(rewards: Any) -> None:
+    with refused("reward_funcs"):
+        as_one_list(rewards, ["a"])
