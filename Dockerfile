@@ -3,11 +3,10 @@
 #   docker build --tag adaptive-mixer --build-arg DEVICE=cuda .  docker run --rm --gpus all --shm-size 1g adaptive-mixer
 # The demo trains on the CPU in both, as its recipe has `use_cpu: true`; a recipe without that line takes the GPU:
 #   docker run --rm --gpus all --volume "$PWD/runs:/adaptive-mixer/runs" adaptive-mixer .venv/bin/mixer train RECIPE.yaml
-FROM python:3.12-slim
+FROM python:3.11-slim
 
 ARG DEVICE=cpu
 
-# cmake, gcc and git are not needed: nothing is compiled.
 RUN apt-get update && apt-get install --yes --no-install-recommends make && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /adaptive-mixer

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         MixingSeq2SeqConfig as MixingSeq2SeqConfig,
         MixingSeq2SeqTrainer as MixingSeq2SeqTrainer,
     )
+    from mixer.utils.data_set import DataSet as DataSet
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -81,6 +82,7 @@ else:
             "mixer.trainer.method": ["Method", "RunContext"],
             "mixer.run.probing": ["Probing"],
             "mixer.trainer.trainer": ["MixingMixin", "MixingTrainer"],
+            "mixer.utils.data_set": ["DataSet"],
             "mixer.trainer.variants": ["MixingSeq2SeqConfig", "MixingSeq2SeqTrainer"],
         },
         whole="mixer.policies",

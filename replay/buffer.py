@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from mixer.distributed.collectives import RankSync
 from mixer.loading.loaded_step import StepBatch
@@ -15,6 +16,7 @@ from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import Stream
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import Int64Array
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from mixer.utils.ranges import check_count
 from replay.feeding.feeding import BufferFeeding
@@ -103,12 +105,12 @@ class ReplayBuffer(Memory):
     def remember(
         self,
         source: str,
-        dataset: Any,
+        dataset: DataSet,
         indices: Iterable[int] | None = None,
         *,
-        labels: Any = None,
-        losses: Any = None,
-        features: Any = None,
+        labels: ArrayLike | None = None,
+        losses: ArrayLike | None = None,
+        features: ArrayLike | None = None,
         payloads: Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
         """Offers samples of a data set, for example at the end of a task; all ranks must make the same call.
@@ -245,7 +247,7 @@ class ReplayBuffer(Memory):
         return self.feeding
 
 
-def _checked_numbers(source: str, dataset: Any, indices: Iterable[int] | None) -> Int64Array:
+def _checked_numbers(source: str, dataset: DataSet, indices: Iterable[int] | None) -> Int64Array:
     """Returns the numbers of the samples to remember, once the arguments of `remember` are checked."""
     if not isinstance(source, str):
         raise InvalidTypeError(option="source", expected="the name of the data set, such as 'old'", found=source)

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, get_args, overload
+from typing import Literal, get_args, overload
 
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidValueError
 from tasks.sources.checks import check_map_style, find_unrepeatable, labels_in
 
@@ -30,8 +31,8 @@ class Task:
     """
 
     name: str
-    train: Any = field(repr=False)
-    evaluation: Any = field(repr=False)
+    train: DataSet = field(repr=False)
+    evaluation: DataSet = field(repr=False)
     classes: tuple[int, ...] | None = None
     description: str = ""
 
@@ -53,7 +54,7 @@ class Task:
         """Labels in the training data, ascending, those beside `classes` too; `None` where samples have none."""
         return labels_in(self.train)
 
-    def _check_data(self, part: str, dataset: Any) -> None:
+    def _check_data(self, part: str, dataset: DataSet) -> None:
         where = f"Task {self.name!r}: {part}"
         check_map_style(dataset, where)
         if len(dataset) == 0:

@@ -16,6 +16,7 @@ from mkdocs.structure.pages import Page
 _PACKAGES = reference.read_packages()
 _NAVIGATION: list[Navigation] = []
 _REPOSITORY = colab.read_repository()
+_MENU_ENTRY_OF_MODULE = re.compile(r"(<span class=\"md-ellipsis\">\s*)(\w+(?:\.\w+)+)(?=\s*</span>)")
 _LOADED_FROM_ELSEWHERE = re.compile(r"<(?:(?:script|img|iframe)\b[^>]*\bsrc|link\b[^>]*\bhref)=\"?(?:https?:)?//")
 
 
@@ -108,7 +109,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Looks whether a page loads something over the network: the site is to be read without one.
+    """Breaks modules in the menu after dots; looks whether a page needs a network: the site is to be read without one.
 
     Args:
         output: The page.
@@ -116,7 +117,7 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
         config: The site's configuration.
 
     Returns:
-        The page as it is.
+        The page.
 
     Raises:
         PluginError: If it does.
@@ -124,4 +125,4 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     found = _LOADED_FROM_ELSEWHERE.search(output)
     if found:
         raise PluginError(f"{page.file.src_uri} loads something over the network: {found.group()}")
-    return output
+    return _MENU_ENTRY_OF_MODULE.sub(lambda entry: entry[1] + entry[2].replace(".", ".<wbr>"), output)

@@ -1,6 +1,6 @@
 """Data loader for your own PyTorch or accelerate loop: prefetches samples, yet plans each batch at the last moment."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,10 @@ from mixer.loading.standalone import Standalone
 from mixer.loading.standalone_options import BatchSizeLike, MixingLike
 from mixer.loading.workers import WorkerOptions
 from mixer.mixture.clock import Budget
+from mixer.mixture.stream import Stream
 from mixer.mixture.streams import read_from
 from mixer.schedules.limits import check_whole
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import wrong_value
 
 _ALL = 2**62  # micro-batch size that means the whole batch
@@ -74,7 +76,7 @@ class MixingDataLoader(Standalone):
 
     def __init__(
         self,
-        data: Any,
+        data: int | DataSet | Mapping[str, DataSet] | Sequence[Stream],
         batch_size: BatchSizeLike,
         *,
         mixing: MixingLike | None = None,

@@ -1,7 +1,7 @@
 """Mixtures in your own training loop: the base class of the batch sampler and the data loader."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, SupportsFloat
 
@@ -19,9 +19,11 @@ from mixer.mixture.counted_units import check_counted
 from mixer.mixture.planner import Planner
 from mixer.mixture.resolve import amounts_of, check_amounts, resolve_epoch_size
 from mixer.mixture.step_plan import StepPlan
+from mixer.mixture.stream import Stream
 from mixer.mixture.streams import combine, total_samples
 from mixer.policies.contract import Policy, Weights
 from mixer.utils.arrays import Int64Array
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidValueError, wrong_type, wrong_value
 from mixer.utils.recorded_arguments import check_keywords
 
@@ -56,7 +58,7 @@ class Standalone:
 
     def __init__(
         self,
-        data: Any,
+        data: int | DataSet | Mapping[str, DataSet] | Sequence[Stream],
         batch_size: options.BatchSizeLike,
         *,
         mixing: options.MixingLike | None = None,

@@ -10,6 +10,7 @@ from mixer.mixture.batch_size import BatchSize
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import as_streams
 from mixer.policies.contract import Policy
+from mixer.policies.function import WeightFunction
 from mixer.policies.scheduled import Scheduled
 from mixer.policies.shared.wrapper import Wrapper
 from mixer.schedules.ada_batch import AdaBatch
@@ -22,7 +23,7 @@ from mixer.schedules.registry import as_schedule
 from mixer.utils.errors import InvalidTypeError, InvalidValueError, wrong_type, wrong_value
 
 BatchSizeLike = Schedule | str | int | Callable[[int, int], int]
-MixingLike = Policy | str | Mapping[str, float] | Sequence[float] | Callable[..., Any]
+MixingLike = Policy | str | Mapping[str, float] | Sequence[float] | WeightFunction
 _TRAINED_BY = ("preprocess", "data_collator", "label_names", "compute_loss_func", "head", "distinct_by", "batches")
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from mixer.mixture.stream import Stream, is_iterable, is_of, selected
 from mixer.utils.arrays import Int64Array
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import require, wrong_type, wrong_value
 from mixer.utils.ranges import check_count
 from mixer.utils.text import safe_name, shortened
@@ -20,7 +21,7 @@ _logger = logging.getLogger(__name__)
 
 
 def streams_by_column(
-    dataset: Any, column: str, *, values: Sequence[Any] | None = None, min_samples: int = 1, **options: Any
+    dataset: DataSet, column: str, *, values: Sequence[Any] | None = None, min_samples: int = 1, **options: Any
 ) -> list[Stream]:
     """Makes a stream of each value of a column, named by the value.
 
@@ -48,7 +49,7 @@ def streams_by_column(
 
 
 def split_by_value(
-    dataset: Any,
+    dataset: DataSet,
     column: str,
     values: Sequence[Any] | None = None,
     min_samples: int = 1,
@@ -85,7 +86,7 @@ def split_by_value(
     return names, _selected(dataset, column, coded, names)
 
 
-def rows_by_name(dataset: Any, column: str, names: Mapping[Any, str], called: str = "column") -> dict[str, Any]:
+def rows_by_name(dataset: DataSet, column: str, names: Mapping[Any, str], called: str = "column") -> dict[str, Any]:
     """Splits a data set by the values of a column.
 
     Args:
@@ -105,7 +106,7 @@ def rows_by_name(dataset: Any, column: str, names: Mapping[Any, str], called: st
 
 
 def _selected(
-    dataset: Any, column: str, coded: tuple[Int64Array, list[Any]], names: Mapping[Any, str]
+    dataset: DataSet, column: str, coded: tuple[Int64Array, list[Any]], names: Mapping[Any, str]
 ) -> dict[str, Any]:
     codes, found = coded
     left_out = [value for value in found if value not in names]
@@ -125,7 +126,7 @@ def _places(numbers: Int64Array, count: int) -> list[Int64Array]:
     return np.split(np.argsort(numbers, kind="stable"), ends)[:count]
 
 
-def _coded(dataset: Any, column: str, called: str) -> tuple[Int64Array, list[Any]]:
+def _coded(dataset: DataSet, column: str, called: str) -> tuple[Int64Array, list[Any]]:
     """Returns the number of each row's value, `[num_rows]`, and the values."""
     values = _column(dataset, column, called)
     codes, found = pd.factorize(pd.Series(values, dtype=object))
@@ -140,7 +141,7 @@ def _coded(dataset: Any, column: str, called: str) -> tuple[Int64Array, list[Any
     return codes.astype(np.int64), list(found)
 
 
-def _column(dataset: Any, column: str, called: str) -> Sequence[Any]:
+def _column(dataset: DataSet, column: str, called: str) -> Sequence[Any]:
     names = getattr(dataset, "column_names", None)
     if names is None:
         first = dataset[0]

@@ -15,6 +15,7 @@ from mixer.mixture.apportion import as_fraction
 from mixer.mixture.bad_samples import OnSampleError
 from mixer.policies.contract import UNITS, Unit
 from mixer.utils.arrays import Int64Array
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import ErrorFacts, InvalidTypeError, InvalidValueError, wrong_value
 from mixer.utils.ranges import check_choice
 from mixer.utils.recorded_arguments import names_arguments
@@ -154,7 +155,7 @@ class Stream:
     """
 
     name: str
-    dataset: Any = field(repr=False)
+    dataset: DataSet = field(repr=False)
     weight: float | None = None
     max_epochs: float | None = None
     shuffle: bool = True
@@ -310,13 +311,13 @@ class Stream:
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
-def is_iterable(dataset: Any) -> bool:
+def is_iterable(dataset: DataSet) -> bool:
     """Whether a dataset is iterable only, so that it cannot be indexed."""
     has_rows_only = hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
     return has_rows_only or any(is_of(dataset, library, "IterableDataset") for library in LIBRARIES)
 
 
-def selected(dataset: Any, indices: Int64Array) -> Any:
+def selected(dataset: DataSet, indices: Int64Array) -> Any:
     """Selects rows of a map-style dataset: a dataset of the same kind if it can, else a `Subset`.
 
     Args:

@@ -9,6 +9,7 @@ import numpy as np
 
 from mixer.policies.shared.shares import shares
 from mixer.utils.arrays import FloatArray
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidValueError, require, wrong_type, wrong_value
 from mixer.utils.recorded_arguments import names_arguments
 from mixer.utils.text import did_you_mean, first_of, listed, safe_names
@@ -54,7 +55,7 @@ class Objective:
     metric: str = "loss"
     greater_is_better: bool = False
     development_share: float | None = None
-    development_sets: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    development_sets: Mapping[str, DataSet] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require(self.kind in ("average", "worst"), "objective.kind", "'average' or 'worst'", self.kind)

@@ -1,14 +1,13 @@
 """Policies by name, with the cost of their observations."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from mixer.measurements import at_interval
 from mixer.policies.contract import Policy
 from mixer.policies.fixed import Fixed
-from mixer.policies.function import Function
+from mixer.policies.function import Function, WeightFunction
 from mixer.policies.marginal_value import MarginalValue
 from mixer.policies.wrappers.safeguard import Safeguard
 from mixer.schedules.base import Schedule
@@ -36,7 +35,7 @@ def policy_classes() -> dict[str, type[Policy]]:
     return known_rules("mixer.policies", Policy, "policies")
 
 
-def as_policy(mixing: Policy | str | Mapping[str, float] | Sequence[float] | Callable[..., Any]) -> Policy:
+def as_policy(mixing: Policy | str | Mapping[str, float] | Sequence[float] | WeightFunction) -> Policy:
     """Converts the option `mixing` to a policy.
 
     Args:
@@ -55,8 +54,7 @@ def as_policy(mixing: Policy | str | Mapping[str, float] | Sequence[float] | Cal
         return Fixed(mixing)  # type: ignore[arg-type]  # an array is a sequence of weights here
     refuse_class(mixing, Policy, "mixing")
     if callable(mixing):
-        function: Callable[..., Any] = mixing
-        return Function(function)
+        return Function(mixing)
     raise wrong_type(
         "mixing", f"must be a policy or its name, weights, or f(step, weights), got {type(mixing).__name__}."
     )

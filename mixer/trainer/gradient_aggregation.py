@@ -68,7 +68,7 @@ class GradientAggregation(Method):
 
     needs = frozenset({"one stream each"})
 
-    def __init__(self, aggregator: Any = "pcgrad"):
+    def __init__(self, aggregator: nn.Module | str = "pcgrad"):
         self.aggregator = known_name(aggregator) if isinstance(aggregator, str) else aggregator
 
     def __repr__(self) -> str:

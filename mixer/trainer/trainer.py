@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import Trainer, TrainingArguments
+from transformers import DataCollator, PreTrainedModel, Trainer, TrainingArguments
 
 from mixer.ledger.card import add_mixture_card
 from mixer.ledger.ledger import Ledger
@@ -27,6 +27,7 @@ from mixer.mixture.stream import Stream
 from mixer.mixture.streams import as_streams, skipping_of
 from mixer.models.inputs import takes_task
 from mixer.policies.contract import Policy
+from mixer.policies.function import WeightFunction
 from mixer.policies.objective import Objective
 from mixer.run.class_checks import check_output_folder
 from mixer.run.config import MixingOptions, options_in
@@ -42,13 +43,14 @@ from mixer.trainer.evaluation.best_model import check_found, is_best, with_safe_
 from mixer.trainer.evaluation.evaluation import StreamEvaluation
 from mixer.trainer.evaluation.evaluation_sets import check_sets
 from mixer.trainer.failures import reports_errors_to_all_ranks
-from mixer.trainer.gradient_aggregation import with_conflict
+from mixer.trainer.gradient_aggregation import GradientAggregation, with_conflict
 from mixer.trainer.log import log_at
 from mixer.trainer.method import Method
 from mixer.trainer.own_loader import read_own_loader
 from mixer.trainer.parts import Parts, parts_of
 from mixer.trainer.preparation import StreamPreparation
 from mixer.trainer.training import Training
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import wrong_value
 from mixer.utils.text import safe_names
 
@@ -107,20 +109,22 @@ class MixingMixin(Trainer):
     @reports_errors_to_all_ranks
     def __init__(
         self,
-        model: Any = None,
+        model: PreTrainedModel | nn.Module | str | None = None,
         args: TrainingArguments | None = None,
-        data_collator: Any = None,
-        train_dataset: Any = None,
+        data_collator: DataCollator | None = None,
+        train_dataset: Mapping[str, DataSet] | Sequence[Stream] | DataSet | None = None,
         *positional: Any,
-        mixing: Policy | str | Mapping[str, float] | Sequence[float] | Callable[..., Any] | None = None,
+        mixing: Policy | str | Mapping[str, float] | Sequence[float] | WeightFunction | None = None,
         batch_size: Schedule | str | int | Callable[[int, int], int] | None = None,
         budget: Budget | None = None,
         groupings: Sequence[Grouping] = (),
         objective: Objective | str | Sequence[str] | Mapping[str, float] | None = None,
         methods: Sequence[Method] = (),
-        conflict: Any = None,
+        conflict: GradientAggregation | nn.Module | str | None = None,
         probe: Probing | None = None,
-        compute_metrics: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
+        compute_metrics: Callable[..., Mapping[str, float]]
+        | Mapping[str, Callable[..., Mapping[str, float]]]
+        | None = None,
         **kwargs: Any,
     ):
         config = copy.copy(options_in(args, self.options_class))
@@ -140,10 +144,12 @@ class MixingMixin(Trainer):
         self._rules = self._new_rules(config.max_samples_per_micro_batch)
         prepares, tokenizer = hasattr(super(), "_prepare_dataset"), kwargs.get("processing_class")
         stand_in = self._preparation.stand_in(prepares, args, tokenizer)
+        network: Any = model  # of TRL's trainers also a name
         if positional or not taken:
-            super().__init__(model, args, data_collator, stand_in, *positional, **kwargs)
+            super().__init__(network, args, data_collator, stand_in, *positional, **kwargs)
         else:  # other trainers have another order
-            first = {"model": model, "args": args, "data_collator": data_collator, "train_dataset": stand_in}
+            first: dict[str, Any] = {"model": model, "args": args}
+            first |= {"data_collator": data_collator, "train_dataset": stand_in}
             super().__init__(**{name: value for name, value in first.items() if name in taken or value}, **kwargs)
         metric = with_safe_name(self.args.metric_for_best_model, self.eval_dataset)
         self.args.metric_for_best_model = metric
@@ -374,7 +380,7 @@ class MixingMixin(Trainer):
 
     def evaluate(
         self,
-        eval_dataset: Any = None,
+        eval_dataset: DataSet | Mapping[str, DataSet] | str | None = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
         **options: Any,
@@ -396,7 +402,7 @@ class MixingMixin(Trainer):
         """
         return self._evaluation.evaluate(super().evaluate, eval_dataset, ignore_keys, metric_key_prefix, options)
 
-    def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
+    def predict(self, test_dataset: DataSet | Mapping[str, DataSet], *args: Any, **kwargs: Any) -> Any:
         """Predicts; a set of a dict, or one with the prefix `test_NAME`, is treated like the stream `NAME`.
 
         Args:

@@ -15,6 +15,7 @@ from mixer.distributed.gradient_sync import shards_of
 from mixer.models.side_state import evaluating
 from mixer.run.hf_compat import collator_removing_columns
 from mixer.utils.arrays import Float32Array
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidValueError
 
 Collator = Callable[[list[Any]], Any]
@@ -22,7 +23,7 @@ Collator = Callable[[list[Any]], Any]
 
 def extract_features(
     trainer_or_model: Trainer | nn.Module,
-    dataset: Any,
+    dataset: DataSet,
     collator: Collator | None = None,
     batch_size: int = 64,
     layer: str | None = None,

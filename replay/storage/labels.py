@@ -11,6 +11,7 @@ from torch.utils.data import Subset
 
 from mixer.loading.reader import ColumnReader
 from mixer.utils.arrays import Int64Array
+from mixer.utils.data_set import DataSet
 from mixer.utils.random_state import drawn_places
 
 # Where labels are looked for unless a column is named; data sets of images and the like hold them as attributes.
@@ -90,7 +91,7 @@ class Labels:
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
 
-def read_labels(dataset: Any, indices: Int64Array | None = None, column: str | None = None) -> Int64Array | None:
+def read_labels(dataset: DataSet, indices: Int64Array | None = None, column: str | None = None) -> Int64Array | None:
     """Reads labels once; see `Labels`, which is for reading them again and again.
 
     Args:

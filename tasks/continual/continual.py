@@ -16,6 +16,7 @@ from mixer.checkpoint.checkpoint_files import step_of
 from mixer.checkpoint.lock import FolderLock
 from mixer.distributed.collectives import RankSync
 from mixer.distributed.consistency import check_shared
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.resume_hint import resumed_with
 from replay import ReplayBuffer
@@ -108,7 +109,7 @@ class ContinualRun:
         score: Score | str | None = None,
         score_steps: int | None = None,
         score_samples: int | None = None,
-        held_out: Mapping[str, Any] | None = None,
+        held_out: Mapping[str, DataSet] | None = None,
         trainer_class: type[MixingTrainer] = MixingTrainer,
         **options: Any,
     ):

@@ -13,6 +13,7 @@ from mixer import MixingTrainer
 from mixer.distributed.gradient_sync import shards_of
 from mixer.models.labels import IGNORED
 from mixer.models.side_state import Snapshot, evaluating
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidValueError
 from replay.generation.sampling import padded
 
@@ -29,7 +30,7 @@ class Texts(NamedTuple):
     references: list[str]
 
 
-def generate_answers(trainer: MixingTrainer, dataset: Any, max_new_tokens: int = 64, batch_size: int = 16) -> Texts:
+def generate_answers(trainer: MixingTrainer, dataset: DataSet, max_new_tokens: int = 64, batch_size: int = 16) -> Texts:
     """Lets the model answer the prompts of a data set, greedily; all ranks have to call it.
 
     A prompt is what precedes the first label of a sample, and its labels are the reference: samples are those that the
@@ -60,7 +61,7 @@ def generate_answers(trainer: MixingTrainer, dataset: Any, max_new_tokens: int =
 
 
 def _own_texts(
-    trainer: MixingTrainer, dataset: Any, places: Sequence[int], max_new_tokens: int, batch_size: int
+    trainer: MixingTrainer, dataset: DataSet, places: Sequence[int], max_new_tokens: int, batch_size: int
 ) -> list[tuple[str, str]]:
     """Returns the predictions and references of this rank, in pairs."""
     tokenizer, model = _tokenizer(trainer), _language_model(trainer)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidValueError
 
 _FILE, _STRIDES = "state.safetensors", "strides"
@@ -40,7 +40,7 @@ class TaskContext:
     number: int
     num_tasks: int
     name: str
-    dataset: Any
+    dataset: DataSet
     classes: tuple[int, ...] | None
     seen: tuple[int, ...]
     earlier: tuple[tuple[int, ...], ...] = ()

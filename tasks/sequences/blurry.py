@@ -6,19 +6,19 @@ blurry-M (Bang et al. 2021, arXiv:2103.17230), i-Blurry (Koh et al. 2022, arXiv:
 
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Any
 
 import numpy as np
 
 from mixer.utils.arrays import Int64Array
+from mixer.utils.data_set import DataSet
 from mixer.utils.ranges import check_decay, check_range
 from tasks.sequences.parts import check_between, check_seed, class_labels, class_tasks, in_order, named
 from tasks.task import TaskSequence
 
 
 def blurry(
-    train: Any,
-    evaluation: Any,
+    train: DataSet,
+    evaluation: DataSet,
     num_tasks: int,
     overlap: float,
     seed: int,

@@ -1,10 +1,10 @@
 """Tasks of a few classes each, no two with one in common (Zenke et al. 2017, Hsu et al. 2018)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidValueError
 from tasks.sequences.data_sets import relabel
 from tasks.sequences.parts import check_between, check_seed, class_labels, class_tasks, in_order, listed, named
@@ -14,8 +14,8 @@ Groups = Mapping[str, Sequence[int]] | Sequence[Sequence[int]]
 
 
 def by_class(
-    train: Any,
-    evaluation: Any,
+    train: DataSet,
+    evaluation: DataSet,
     classes_per_task: int | None = None,
     *,
     groups: Groups | None = None,

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidValueError
 from tasks.sequences.derived import number_apart
 from tasks.sequences.parts import check_between, check_known, listed, new_task
@@ -24,8 +25,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 def by_column(
-    train: Any,
-    evaluation: Any,
+    train: DataSet,
+    evaluation: DataSet,
     column: str,
     *,
     order: Sequence[Any] | None = None,
@@ -78,8 +79,8 @@ def _names(column: str, values: Sequence[Any]) -> list[str]:
 
 
 def by_time(
-    train: Any,
-    evaluation: Any,
+    train: DataSet,
+    evaluation: DataSet,
     column: str,
     *,
     boundaries: Sequence[Any] | None = None,
@@ -124,7 +125,9 @@ def by_time(
     return TaskSequence(tuple(tasks), scenario)
 
 
-def read_moments(train: Any, evaluation: Any, column: str, boundaries: Sequence[Any] | None) -> tuple[Any, Any, Any]:
+def read_moments(
+    train: DataSet, evaluation: DataSet, column: str, boundaries: Sequence[Any] | None
+) -> tuple[Any, Any, Any]:
     """Reads the moments of both parts, which can then be compared with each other and with boundaries.
 
     Dates go with text that is one (ISO 8601), and are compared as dates then, in UTC where zones are named.

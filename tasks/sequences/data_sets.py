@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
 
 import datasets
 import numpy as np
@@ -13,6 +12,7 @@ from torch.utils.data import Subset
 
 from mixer.loading.reader import ColumnReader
 from mixer.utils.arrays import Int64Array
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from replay.storage.labels import read_labels
 from tasks.sources.arrays import ByColumns, Sample
@@ -28,7 +28,7 @@ Transform = Callable[[Tensor], Tensor]
 class _View(ByColumns):
     """Samples of a data set that is read by columns, `base`."""
 
-    base: Any
+    base: DataSet
 
     def __len__(self) -> int:
         return len(self.base)
@@ -52,7 +52,7 @@ class Transformed(_View):
         TypeError: If the data set is not read by columns.
     """
 
-    def __init__(self, base: Any, transform: Transform, input_name: str | None = None):
+    def __init__(self, base: DataSet, transform: Transform, input_name: str | None = None):
         self.base, self.transform = base, transform
         self.input_name, _ = find_inputs(base, input_name)
 
@@ -64,7 +64,7 @@ class Transformed(_View):
 
 
 def find_inputs(
-    dataset: Any, input_name: str | None = None, called: str = "A data set to transform"
+    dataset: DataSet, input_name: str | None = None, called: str = "A data set to transform"
 ) -> tuple[str, tuple[int, ...]]:
     """Returns the name of the input column, and the shape of one input.
 
@@ -94,7 +94,7 @@ class Relabelled(_View):
         labels: int64 `[num_samples]`: the classes.
     """
 
-    def __init__(self, base: Any, labels: Int64Array):
+    def __init__(self, base: DataSet, labels: Int64Array):
         self.base, self.numbers, self._column = base, labels, label_column(base)
         self.labels = labels
 
@@ -105,7 +105,7 @@ class Relabelled(_View):
         return columns
 
 
-def relabel(dataset: Any, numbers: Mapping[int, int]) -> Any:
+def relabel(dataset: DataSet, numbers: Mapping[int, int]) -> DataSet:
     """Gives classes other numbers.
 
     Args:
@@ -143,7 +143,7 @@ class Picked(_View):
         IndexError: If there is no such sample.
     """
 
-    def __init__(self, base: Any, indices: npt.ArrayLike):
+    def __init__(self, base: DataSet, indices: npt.ArrayLike):
         self.base, self.indices = base, _checked(base, indices)
         if isinstance(base, Picked):
             self.base, self.indices = base.base, base.indices[self.indices]
@@ -161,7 +161,7 @@ class Picked(_View):
         return dict(self.base.read_columns(self.indices[indices]))
 
 
-def pick(dataset: Any, indices: npt.ArrayLike) -> Any:
+def pick(dataset: DataSet, indices: npt.ArrayLike) -> DataSet:
     """Picks samples of any map-style data set.
 
     Args:
@@ -189,7 +189,7 @@ def pick(dataset: Any, indices: npt.ArrayLike) -> Any:
     return Subset(dataset, picked.tolist())
 
 
-def _checked(dataset: Any, indices: npt.ArrayLike) -> Int64Array:
+def _checked(dataset: DataSet, indices: npt.ArrayLike) -> Int64Array:
     picked = np.asarray(indices)
     if picked.ndim != 1 or (picked.dtype.kind not in "iu" and len(picked)):
         raise InvalidTypeError.about("indices", f"must be whole numbers on one axis, got {picked.dtype}.")

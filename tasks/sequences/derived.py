@@ -11,6 +11,7 @@ from torch.utils.data import ConcatDataset
 
 from mixer.loading.reader import ColumnReader
 from mixer.utils.arrays import Int64Array
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from replay.storage.labels import read_labels
 from tasks.sequences.data_sets import relabel
@@ -25,7 +26,7 @@ class Joined(ByColumns):
         parts: The data sets, at least one, with the same columns.
     """
 
-    def __init__(self, parts: Sequence[Any]):
+    def __init__(self, parts: Sequence[DataSet]):
         self.parts = tuple(parts)
         self._ends = np.cumsum([len(part) for part in self.parts])
 
@@ -51,7 +52,7 @@ class Joined(ByColumns):
 class _OfAnyKind(ConcatDataset[Any]):
     """Like torch's, with the classes where it has them."""
 
-    def __init__(self, parts: Sequence[Any]):
+    def __init__(self, parts: Sequence[DataSet]):
         super().__init__(parts)
         self.labels = _labels_of_all(parts)
 
@@ -89,7 +90,9 @@ def _labels_of_all(parts: Sequence[Any]) -> Int64Array | None:
     return np.concatenate(known) if len(known) == len(found) else None
 
 
-def from_data_sets(data_sets: Mapping[str, tuple[Any, Any] | list[Any]], scenario: Scenario) -> TaskSequence:
+def from_data_sets(
+    data_sets: Mapping[str, tuple[DataSet, DataSet] | list[DataSet]], scenario: Scenario
+) -> TaskSequence:
     """Makes one task of each pair of data sets.
 
     Args:

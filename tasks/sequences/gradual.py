@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from mixer.utils.arrays import Int64Array
+from mixer.utils.data_set import DataSet
 from mixer.utils.ranges import check_range
 from tasks.sequences.by_class import by_class
 from tasks.sequences.data_sets import pick
@@ -64,7 +65,7 @@ def gradual(sequence: TaskSequence, num_parts: int, width: float, seed: int) -> 
 
 
 def gradual_by_class(
-    train: Any, evaluation: Any, num_parts: int, width: float, seed: int, classes_per_task: int = 1
+    train: DataSet, evaluation: DataSet, num_parts: int, width: float, seed: int, classes_per_task: int = 1
 ) -> TaskSequence:
     """Turns classes into a stream that shifts from each to the next; see `gradual`.
 

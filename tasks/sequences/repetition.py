@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from mixer.utils.arrays import BoolArray, Int64Array
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_count, check_range
 from tasks.sequences.parts import check_between, check_seed, class_labels, class_tasks, named
 from tasks.task import TaskSequence
 
 
-def repeated(train: Any, evaluation: Any, num_tasks: int, classes_per_task: int, seed: int) -> TaskSequence:
+def repeated(train: DataSet, evaluation: DataSet, num_tasks: int, classes_per_task: int, seed: int) -> TaskSequence:
     """Gives every task the same number of classes, and every class the same number of tasks (slot-based generator).
 
     As few classes as fill all tasks once are plain class-incremental learning; all classes in each task are as many
@@ -73,8 +74,8 @@ def _slots(num_classes: int, num_tasks: int, per_task: int, generator: np.random
 
 
 def repeated_at_random(
-    train: Any,
-    evaluation: Any,
+    train: DataSet,
+    evaluation: DataSet,
     num_tasks: int,
     first: float,
     repetition: float | Mapping[int, float],

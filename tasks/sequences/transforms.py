@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from mixer.utils.ranges import check_count
 from tasks.sequences.data_sets import Transform, Transformed, find_inputs, pick
@@ -61,8 +62,8 @@ class Permutation:
 
 
 def permuted(
-    train: Any,
-    evaluation: Any,
+    train: DataSet,
+    evaluation: DataSet,
     num_tasks: int,
     seed: int,
     *,
@@ -174,8 +175,8 @@ def _share(place: Tensor, step: int) -> Tensor:
 
 
 def rotated(
-    train: Any,
-    evaluation: Any,
+    train: DataSet,
+    evaluation: DataSet,
     degrees: Sequence[float],
     *,
     samples_per_task: int | None = None,

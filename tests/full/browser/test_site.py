@@ -75,6 +75,16 @@ def test_every_page_fits_is_told_in_words_and_has_contrast(tab: Any, site: Path)
     assert 0 < entries.count() <= MAX_MENU_ENTRIES
 
 
+def test_a_page_opened_as_a_file_can_be_searched(tab: Any, site: Path) -> None:
+    tab.set_viewport_size({"width": WIDE, "height": 844})
+    tab.goto((site / "docs/continual.html").as_uri())
+    tab.locator(".md-search__input").click()
+    tab.keyboard.type("ReplayBuffer")
+    tab.wait_for_selector(".md-search-result__item a", state="attached", timeout=20_000)
+    found = [link.get_attribute("href") for link in tab.locator(".md-search-result__item a").all()]
+    assert any("ReplayBuffer.html" in link for link in found)
+
+
 def test_names_with_an_example_have_pages_of_their_own(site: Path) -> None:
     pages = {path.relative_to(site / "reference").as_posix() for path in (site / "reference").rglob("*.html")}
     assert {"mixer/trainer/MixingMixin.html", "mixer/MixingConfig.html", "replay/methods/DERPlusPlus.html"} <= pages

@@ -20,6 +20,7 @@ from mixer.tools.recipe.data.formats.base import Format, Row, Sample
 from mixer.tools.recipe.data.formats.images import decoded, undecoded
 from mixer.tools.recipe.data.formats.tokens import IS_PARSED, NUM_CUT
 from mixer.tools.recipe.places import retold
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidTypeError, InvalidValueError
 from mixer.utils.files import read_json, write_json
 from mixer.utils.text import shortened
@@ -35,7 +36,9 @@ _PASSING = ("truncation", "padding")
 logger = logging.get_logger(__name__)
 
 
-def formatted(dataset: Any, chosen: Format, tokenizer: Any, task: str = "causal-lm", called: str = "data") -> Any:
+def formatted(
+    dataset: DataSet, chosen: Format, tokenizer: Any, task: str = "causal-lm", called: str = "data"
+) -> DataSet:
     """Turns rows into samples by a format.
 
     The samples of a `datasets.Dataset` are cached on disk, for other ranks, processes and runs with the same rows and
@@ -141,7 +144,7 @@ def _is_json(feature: Any) -> bool:
     return type(feature).__name__ == "Json"  # a class of datasets since 4.7
 
 
-def column_names(dataset: Any) -> list[str]:
+def column_names(dataset: DataSet) -> list[str]:
     """Lists the columns of a data set, from its first row if it does not know them."""
     known: Sequence[str] | None = getattr(dataset, "column_names", None)
     if known:
@@ -150,7 +153,7 @@ def column_names(dataset: Any) -> list[str]:
     return list(first) if isinstance(first, Mapping) else []
 
 
-def fitted(dataset: Any, chosen: Format, tokenizer: Any, task: str, called: str) -> Format:
+def fitted(dataset: DataSet, chosen: Format, tokenizer: Any, task: str, called: str) -> Format:
     """Checks that data set, format and task fit together, and fills in the format's open settings.
 
     Args:
@@ -192,7 +195,7 @@ def fitted(dataset: Any, chosen: Format, tokenizer: Any, task: str, called: str)
         raise retold(error, f"{_name(chosen)}: {error}", stream=called) from error
 
 
-def _warn_of_lost_characters(dataset: Any, chosen: Format, called: str) -> None:
+def _warn_of_lost_characters(dataset: DataSet, chosen: Format, called: str) -> None:
     """Tells that `datasets` has read cells of CSV, such as 061, as numbers where a text is learned."""
     features = (dataset.features or {}) if dataset.info.builder_name == "csv" else {}
     texts = set(chosen.columns).intersection(features).difference(chosen.numbers)
@@ -203,7 +206,7 @@ def _warn_of_lost_characters(dataset: Any, chosen: Format, called: str) -> None:
         logger.warning(text + way, called, lost[0], features[lost[0]].dtype)
 
 
-def fingerprint_of(dataset: Any, chosen: Format, tokenizer: Any, task: str) -> str:
+def fingerprint_of(dataset: DataSet, chosen: Format, tokenizer: Any, task: str) -> str:
     """Computes the fingerprint of the samples of a `datasets.Dataset` in a format.
 
     Args:
@@ -227,7 +230,7 @@ def fingerprint_of(dataset: Any, chosen: Format, tokenizer: Any, task: str) -> s
     return _digest(parts, num_bytes=16)
 
 
-def content_of(dataset: Any) -> str:
+def content_of(dataset: DataSet) -> str:
     """Computes a digest of up to 256 evenly spaced rows of a `datasets.Dataset`: 16 hexadecimal digits.
 
     It recognises the same samples, wherever they are stored and whenever they were made: images do not count.

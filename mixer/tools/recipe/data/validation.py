@@ -2,7 +2,6 @@
 
 from collections.abc import Sized
 from dataclasses import dataclass
-from typing import Any
 
 import datasets
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from mixer.mixture.stream import selected
 from mixer.tools.recipe.places import placed
 from mixer.utils.arrays import Int64Array
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import require, wrong_value
 from mixer.utils.held_out import hold_out
 
@@ -40,7 +40,7 @@ class Validation:
         expected = "a share between 0 and 1, or a number of rows of 1 or more"
         require(is_share or is_count, "validation", expected, self.size)
 
-    def carve(self, dataset: Any) -> tuple[Any, Any]:
+    def carve(self, dataset: DataSet) -> tuple[DataSet, DataSet]:
         """Splits a data set into rows for training and rows for validation, both in their order.
 
         Args:
@@ -63,7 +63,7 @@ class Validation:
             train, held = hold_out(len(dataset), num_held, self.seed, strata)
         return selected(dataset, train), selected(dataset, held)
 
-    def _strata(self, dataset: Any) -> Int64Array | None:
+    def _strata(self, dataset: DataSet) -> Int64Array | None:
         if self.stratify_by is None:
             return None
         names = dataset.column_names

@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
+from mixer.utils.data_set import DataSet
+
 Row = dict[str, Any]
 Sample = dict[str, Any]
 
@@ -41,7 +43,7 @@ class Format(ABC):
         """The columns of which it reads numbers: the cells of CSV and TSV are texts otherwise."""
         return ()
 
-    def fitted(self, dataset: Any, tokenizer: Any) -> Self:
+    def fitted(self, dataset: DataSet, tokenizer: Any) -> Self:
         """Fills in settings that depend on the training data, for the evaluation data too.
 
         Args:
@@ -53,7 +55,7 @@ class Format(ABC):
         """
         return self
 
-    def class_names(self, dataset: Any) -> Sequence[str] | None:
+    def class_names(self, dataset: DataSet) -> Sequence[str] | None:
         """Returns the names of the label's classes in the order of their numbers.
 
         Args:

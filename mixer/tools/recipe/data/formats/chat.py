@@ -16,6 +16,7 @@ from mixer.tools.recipe.data.formats.conversation import (
 from mixer.tools.recipe.data.formats.rendering import Rendering, Template
 from mixer.tools.recipe.data.formats.template import chat_template_of
 from mixer.tools.recipe.data.formats.tokens import IS_PARSED, check_max_length, length_limit, within
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import require, wrong_value
 
 # Roles of chat templates.
@@ -72,7 +73,7 @@ class Chat(Format):
         """See `Format.columns`."""
         return (self.column,)
 
-    def fitted(self, dataset: Any, tokenizer: Any) -> "Chat":
+    def fitted(self, dataset: DataSet, tokenizer: Any) -> "Chat":
         """Reads the template, and refuses a tokenizer without one; see `Format.fitted`."""
         template = None if self.chat_template is None else chat_template_of(self.chat_template)
         if template is None and not tokenizer.chat_template:

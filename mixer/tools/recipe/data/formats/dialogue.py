@@ -18,6 +18,7 @@ from mixer.tools.recipe.data.formats.conversation import (
 from mixer.tools.recipe.data.formats.images import COLUMNS as OF_IMAGES, FEATURE, RowImages
 from mixer.tools.recipe.data.formats.rendering import Rendering, Template
 from mixer.tools.recipe.data.formats.tokens import IS_PARSED
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidValueError, require, wrong_value
 
 # The columns of each shape, the learned one last. A pair of answers has the prompt of one, or begins with it.
@@ -94,7 +95,7 @@ class Dialogue(Format):
     def _has_prompt(self) -> bool:
         return bool({*_PROMPTS} & {*self.shape})
 
-    def fitted(self, dataset: Any, tokenizer: Any) -> "Dialogue":
+    def fitted(self, dataset: DataSet, tokenizer: Any) -> "Dialogue":
         """Recognises the shape of the rows; see `Format.fitted`."""
         first = next(iter(dataset), None)
         if self.shape or first is None:

@@ -8,6 +8,7 @@ import datasets
 
 from mixer.tools.recipe.data.formats.base import Format, Row, Sample
 from mixer.tools.recipe.data.formats.tokens import WEIGHTS, check_max_length, length_limit, texts_of
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidValueError, require
 
 
@@ -57,7 +58,7 @@ class Labelled(Format):
         """See `Format.numbers`."""
         return (self.label,)
 
-    def fitted(self, dataset: Any, tokenizer: Any) -> "Labelled":
+    def fitted(self, dataset: DataSet, tokenizer: Any) -> "Labelled":
         """Collects labels that are words; see `Format.fitted`."""
         if self.labels is not None or not isinstance(dataset, datasets.Dataset):
             return self
@@ -66,7 +67,7 @@ class Labelled(Format):
         words = {value for value in dataset.unique(self.label) if value is not None}
         return replace(self, labels=in_order(words)) if words else self
 
-    def class_names(self, dataset: Any) -> Sequence[str] | None:
+    def class_names(self, dataset: DataSet) -> Sequence[str] | None:
         """See `Format.class_names`."""
         features: Any = dataset.features or {}
         feature = features.get(self.label)

@@ -20,6 +20,7 @@ from mixer.tools.recipe.data.formats.tokens import (
     without_end,
 )
 from mixer.tools.recipe.places import retold
+from mixer.utils.data_set import DataSet
 from mixer.utils.errors import require, wrong_value
 
 
@@ -69,7 +70,7 @@ class Prompt(Format):
         names = [*_columns_in(self.prompt, "prompt"), *_columns_in(self.completion, "completion")]
         return tuple(dict.fromkeys(names))
 
-    def fitted(self, dataset: Any, tokenizer: Any) -> "Prompt":
+    def fitted(self, dataset: DataSet, tokenizer: Any) -> "Prompt":
         """Refuses chats without a chat template; see `Format.fitted`."""
         if self.as_chat:
             self._chat.fitted(dataset, tokenizer)
