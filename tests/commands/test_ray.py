@@ -1,12 +1,15 @@
 """Ray Train starts the ranks: a MixingTrainer reports to it and goes on from a checkpoint that it keeps."""
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("ray.train", reason="the extra ray")
+
+os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "600")  # two workers import torch on busy cores
 
 import ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig
