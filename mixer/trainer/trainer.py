@@ -150,7 +150,9 @@ class MixingMixin(Trainer):
         else:  # other trainers have another order
             first: dict[str, Any] = {"model": model, "args": args}
             first |= {"data_collator": data_collator, "train_dataset": stand_in}
-            super().__init__(**{name: value for name, value in first.items() if name in taken or value}, **kwargs)
+            super().__init__(
+                **{name: value for name, value in first.items() if name in taken or value is not None}, **kwargs
+            )
         metric = with_safe_name(self.args.metric_for_best_model, self.eval_dataset)
         self.args.metric_for_best_model = metric
         evaluated = kwargs.get("eval_dataset", positional[0] if positional else None)

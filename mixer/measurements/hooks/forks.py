@@ -84,7 +84,10 @@ class ForkProbe(Observer):
             return {}
         started = time.perf_counter()
         num_steps = max(1, self._num_steps(ahead.clock.num_samples / now, mixing.batch_size))
-        present, own = (self._fork(ahead, mixture, num_steps) for mixture in (weights, self._own_weights))
+        cap = None
+        while cap != self._passes.cap:  # memory may run out in one of them: both have the same micro-batches
+            cap = self._passes.cap
+            present, own = (self._fork(ahead, mixture, num_steps) for mixture in (weights, self._own_weights))
         self.seconds_after = time.perf_counter() - started
         return {Forks: self._compared(present, own)}
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool1d
 from transformers.utils import logging
 
 from mixer.loading.loaded_step import MicroBatch
@@ -14,11 +15,13 @@ from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.measurements.hooks.target_rows import TargetRows
 from mixer.run.hooks import Observer
 from mixer.utils.arrays import FloatArray
+from mixer.utils.text import in_words
 
 logger = logging.get_logger(__name__)
 _MOST_ROWS, _LEAST_ROWS = 128, 16  # of a target and of its stream
 _TOLD_APART = 0.8  # of rows, from which on those of two sets are unlike; of one set it is 0.5
 _NUM_COUNTS = 1024  # that token ids share
+_MOST_WIDTH = 4096  # of a row of fractions; wider ones, as waveforms, are averaged in parts
 
 
 class Namesakes(Observer):
@@ -45,12 +48,12 @@ class Namesakes(Observer):
             rows = self._plan.aim.rows.get(stream.name)
             if rows is None or stream.is_iterable or stream.is_memory:
                 continue
-            most = min(_MOST_ROWS, len(rows), stream.num_samples or 0)
-            places = np.arange(most, dtype=np.int64)
-            if most < _LEAST_ROWS:
+            try:
+                share = self._share(number, rows)
+            except Exception as error:  # of user code or of unusual inputs: advice never ends a run
+                text = "Rows of the target %r were not compared with those of the stream of its name: %s."
+                logger.warning(text, stream.name, in_words(error))
                 continue
-            target = TargetRows(stream.name, rows, self._passes).micro_batches(places, 0, self._passes)
-            share = told_apart(self._features(target), self._features(self._passes.samples({number: places})))
             if share >= _TOLD_APART:
                 logger.warning(
                     "The target %r has the name of a stream, but rows unlike its: %.0f %% of them can be told apart. "
@@ -58,6 +61,16 @@ class Namesakes(Observer):
                     "rows, give the evaluation set another name.",
                     *(stream.name, 100.0 * share, self._plan.policy.name),
                 )
+
+    def _share(self, number: int, rows: Any) -> float:
+        """Says how many rows of a stream and of its target are told apart; 0.5 if there are too few."""
+        stream, passes = self._plan.streams[number], self._passes
+        most = min(_MOST_ROWS, len(rows), stream.num_samples or 0)
+        if most < _LEAST_ROWS:
+            return 0.5
+        places = np.arange(most, dtype=np.int64)
+        target = TargetRows(stream.name, rows, passes).micro_batches(places, 0, passes)
+        return told_apart(self._features(target), self._features(passes.samples({number: places})))
 
     def _features(self, micros: Sequence[MicroBatch]) -> list[dict[str, FloatArray]]:
         return [features(micro.inputs) for micro in micros if isinstance(micro.inputs, Mapping)]
@@ -71,19 +84,24 @@ def features(inputs: Mapping[str, Any]) -> dict[str, FloatArray]:
 
     Returns:
         `[num_rows, num_features]` by name: how often whole numbers occur, in the logarithm, and means of fractions.
+        Inputs with another number of rows than the first one are left out.
     """
-    found = {}
+    found: dict[str, Tensor] = {}
     for name, values in inputs.items():
-        if not isinstance(values, Tensor) or not values.dim() or "mask" in name:
+        if not isinstance(values, Tensor) or not values.dim() or not values.numel() or "mask" in name:
+            continue
+        values = values.detach().cpu()
+        if found and len(values) != len(next(iter(found.values()))):  # images, lengths of packed rows: not by row
             continue
         if values.is_floating_point():
             rows = values.float()
-            found[name] = rows.flatten(1, -2).mean(dim=1) if rows.dim() > 2 else rows.reshape(len(rows), -1)
+            rows = rows.flatten(1, -2).mean(dim=1) if rows.dim() > 2 else rows.reshape(len(rows), -1)
+            found[name] = rows if rows.shape[1] <= _MOST_WIDTH else adaptive_avg_pool1d(rows, _MOST_WIDTH)
         else:
             ids = values.reshape(len(values), -1).long().remainder(_NUM_COUNTS)
             counts = torch.zeros(len(ids), _NUM_COUNTS).scatter_add_(1, ids, torch.ones(ids.shape))
             found[name] = counts.log1p()
-    return {name: own.double().cpu().numpy() for name, own in found.items()}
+    return {name: own.double().numpy() for name, own in found.items()}
 
 
 def told_apart(one: Sequence[Mapping[str, FloatArray]], other: Sequence[Mapping[str, FloatArray]]) -> float:
@@ -103,6 +121,8 @@ def told_apart(one: Sequence[Mapping[str, FloatArray]], other: Sequence[Mapping[
         return 0.5
     sets = [np.concatenate([np.hstack([part[name] for name in names]) for part in parts]) for parts in (one, other)]
     half = min(map(len, sets)) // 2
+    if not half:
+        return 0.5
     seen, unseen = [own[:half] for own in sets], [own[half : 2 * half] for own in sets]
     first, second = (own.mean(axis=0) for own in seen)
     variance = np.mean([own.var(axis=0) for own in seen], axis=0)

@@ -50,6 +50,7 @@ class RoundRewards(Method):
     def begin_micro_batch(self, trained: ForwardResult, is_synchronised: bool) -> None:
         """Takes note of the prompts of this rank; see `StepHook.begin_micro_batch`."""
         self._micro, self._starts = trained.micro, trained.plan.starts
+        self.num_prompts = trained.plan.total - self._run.passes.num_skipped  # of the round, over all ranks
 
     @property
     def micro(self) -> MicroBatch:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mixer.mixture.stream import Stream
 from mixer.run.hf_compat import begin_round, synchronise_gradients
 from mixer.run.samples import LoadingRules
+from mixer.trainer.checks.trl_streams import first_sample
 from mixer.trainer.grpo.reward_functions import STREAM
 from mixer.trainer.preparation import StreamPreparation
 from mixer.utils.attributes import attributes_held
@@ -64,8 +65,8 @@ def _check_stream(stream: Stream) -> None:
         hint = "Load it, or take a part: datasets.Dataset.from_list([*dataset.take(10_000)])."
         expected, found = "a data set with a length", type(stream.dataset).__name__
         raise InvalidTypeError(option="dataset", stream=stream.name, expected=expected, found=found, hint=hint)
-    columns = getattr(stream.dataset, "column_names", None) or ()
-    if not stream.is_memory and columns and stream.preprocess is None and "prompt" not in columns:
+    columns = () if stream.is_memory else tuple(first_sample(stream))
+    if not stream.is_memory and "prompt" not in columns:
         hint = "Rename the column, or set preprocess."
         expected = "'prompt' among them"
         raise InvalidValueError(option="columns", stream=stream.name, expected=expected, found=[*columns], hint=hint)

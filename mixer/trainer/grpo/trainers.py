@@ -125,9 +125,9 @@ class GRPOMixin(MixingMixin):
         if isinstance(inputs, StepBatch):
             return step(model, inputs, num_items_in_batch)
         rewards = self._round_rewards
-        if len(rewards.micro.stream_ids) * self.args.world_size != self._rounds.num_prompts:
+        if (found := rewards.num_prompts) != self._rounds.num_prompts:  # on all ranks, or others would wait
             hint = "Give a stream that is repeated a weight, so that others can end."
-            expected, found = f"{self._rounds.num_prompts} prompts in every round", len(rewards.micro.stream_ids)
+            expected = f"{self._rounds.num_prompts} prompts in every round"
             raise InvalidValueError(option="max_samples", expected=expected, found=found, hint=hint)
         rows = completed(rows_in(inputs), rewards.prompt_streams(), rewards.num_generations)
         loss = self._rounds.train(step, model, rows, num_items_in_batch)

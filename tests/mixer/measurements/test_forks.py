@@ -1,6 +1,7 @@
 """Forks of a run within it: what they measure, and that the run goes on as if there were none."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,22 @@ def test_a_gain_is_that_of_two_trainings_by_hand(tmp_path, monkeypatch) -> None:
     found = policy.explain()
     np.testing.assert_allclose([found["gain of its fork"], found["standard error"]], expected[0], rtol=1e-9)
     assert trainer.ledger.timings().query("probe_seconds > 0")["step"].tolist() == [PLACE]
+
+
+def test_forks_are_made_again_where_memory_runs_out_in_one(tmp_path: Path, monkeypatch) -> None:
+    """Their losses are compared by row, or by micro-batch: both need the same micro-batches."""
+    sizes, fork = [], ForkProbe._fork
+
+    def short_of_memory(probe: ForkProbe, *args: Any) -> Any:
+        sizes.append(probe._passes.cap.max_samples)
+        if len(sizes) == 2:
+            cap = probe._passes.run.splitting.cap
+            probe._passes._halved[cap] = replace(cap, max_samples=2)
+        return fork(probe, *args)
+
+    monkeypatch.setattr(ForkProbe, "_fork", short_of_memory)
+    train(tmp_path, forked())
+    assert sizes == [3, 3, 2, 2]
 
 
 @pytest.mark.parametrize("optim", ["adamw_torch", "sgd"])

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from mixer import MarginalValue, Objective, Uniform
+from mixer.measurements.hooks import namesakes
 from mixer.measurements.hooks.namesakes import features, told_apart
 from tests.helpers import Tokens
 from tests.mixer.comparing import KIND, Tagger, build, streams
@@ -35,7 +36,9 @@ def warnings_of(folder: Path, caplog: Any, own: Any, policy: Any = None, target:
         args={"max_steps": 1},
     )
     trainer.train()
-    return [entry.message for entry in caplog.records if "unlike" in entry.message]
+    told = [entry.message for entry in caplog.records if entry.name == namesakes.__name__]
+    assert trainer.state.global_step == 1
+    return told
 
 
 @pytest.mark.parametrize(
@@ -50,6 +53,24 @@ def warnings_of(folder: Path, caplog: Any, own: Any, policy: Any = None, target:
 )
 def test_rows_unlike_those_of_the_stream_are_told(tmp_path, caplog, own, policy, target, number) -> None:
     assert len(warnings_of(tmp_path, caplog, own, policy, target)) == number
+
+
+def test_a_comparison_that_fails_is_told_and_the_run_trains(tmp_path, caplog, monkeypatch) -> None:
+    def failing(_inputs: Any) -> Any:
+        raise OSError("no such row")
+
+    monkeypatch.setattr(namesakes, "features", failing)
+    (told,) = warnings_of(tmp_path, caplog, Low(100, 7, KIND))
+    assert "OSError: no such row" in told
+
+
+def test_inputs_that_have_no_row_of_each_sample_are_left_out() -> None:
+    ids = torch.arange(12).reshape(4, 3)
+    parts = {"input_ids": ids, "pixel_values": torch.rand(7, 5), "cu_seq_lens": torch.arange(5), "none": ids[:0]}
+    assert set(features(parts)) == {"input_ids"}
+    packed = [features({"input_ids": torch.arange(8)[None], "cu_seq_lens": torch.tensor([0, 3, 8])})]
+    assert told_apart(packed, packed) == 0.5
+    assert features({"waveform": torch.rand(2, 50_000)})["waveform"].shape[1] < 5_000
 
 
 def test_rows_are_told_apart_by_tokens_labels_and_features() -> None:

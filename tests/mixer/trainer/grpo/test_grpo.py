@@ -137,6 +137,8 @@ def test_a_resumed_run_is_the_run_to_the_bit(tmp_path: Path, policy: type[Policy
         ("reward_funcs", {"rewards": {**REWARDS, "c": any_half}}),
         ("columns", {"data": {"a": prompts(0).rename_column("prompt", "text"), "b": prompts(1)}}),
         ("columns", {"data": {"a": prompts(0).rename_column("answer", "stream"), "b": prompts(1)}}),
+        ("columns", {"data": [Stream("a", prompts(0), preprocess=lambda row: {**row, "stream": "own"})]}),
+        ("columns", {"data": {"a": [{"text": "w1"}] * 4}}),
         ("mixing", {"mixing": "LossChange"}),
         ("mixing", {"mixing": "PiKE"}),
         ("batch_size", {"batch_size": 8}),
