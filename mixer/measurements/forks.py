@@ -12,7 +12,7 @@ class ForkGain(NamedTuple):
     """How far two forks of a run lie apart that differ by their mixture alone.
 
     Attributes:
-        gain: The objective's loss on development rows after the fork by the streams' own weights, less that after the
+        gain: The objective's loss on development rows after the fork by your weights, less that after the
             fork by the mixture of this step: above 0 that mixture is better.
         error: Its standard error by the differences between the rows.
     """
@@ -23,7 +23,7 @@ class ForkGain(NamedTuple):
 
 @dataclass(frozen=True)
 class Forks(Measurement[ForkGain]):
-    """A fork of the run by the present mixture, and one by the streams' own weights, at some places of the run.
+    """A fork of the run by the present mixture, and one by your weights, at some places of the run.
 
     Nothing is measured where the two mixtures are the same.
 

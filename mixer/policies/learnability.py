@@ -27,7 +27,7 @@ class Learnability(PolicyWithOptions):
 
     Args:
         decay: Share of the old average that stays at each round, in [0, 1).
-        least: Share that is given out by the streams' own weights, in [0, 1], so that none is lost sight of.
+        least: Share that is given out by your weights, in [0, 1], so that none is lost sight of.
         unit: Whether the weights are shares of samples or of tokens; prompts are samples.
 
     Raises:
@@ -46,7 +46,7 @@ class Learnability(PolicyWithOptions):
         self._spreads = StreamAverage(self.decay)
 
     def start(self, mixture: Mixture) -> Decision:
-        """Discards all rewards and starts with the streams' own weights; see `Policy.start`."""
+        """Discards all rewards and starts with your weights; see `Policy.start`."""
         self._own = mixture.weights
         self._spreads.start(len(mixture.names))
         return self._decide(mixture.is_active)

@@ -58,7 +58,7 @@ class MTGRPO(PolicyWithOptions):
         self._rewards, self._silent = StreamAverage(self.decay), StreamAverage(self.decay)
 
     def start(self, mixture: Mixture) -> Decision:
-        """Discards all rewards and starts with the streams' own weights; see `Policy.start`."""
+        """Discards all rewards and starts with your weights; see `Policy.start`."""
         self._z.start(mixture.weights)
         self._rewards.start(len(mixture.names))
         self._silent.start(len(mixture.names))

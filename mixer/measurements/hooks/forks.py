@@ -37,7 +37,7 @@ class ForkProbe(Observer):
     """Trains two short forks at some places of the run, and compares the objective's losses after them.
 
     From the run's weights, optimizer, random state and cursors one fork trains some steps by the mixture of the present
-    step, one by the streams' own weights. Learning rates fall linearly to 0, so that the losses are those of an end.
+    step, one by your weights. Learning rates fall linearly to 0, so that the losses are those of an end.
     Every stream keeps its order, so the forks differ by their mixture alone. Afterwards the run is as it was, to the
     bit. A second copy of the trained weights and of the optimizer's state is in memory meanwhile.
 
@@ -92,7 +92,7 @@ class ForkProbe(Observer):
         return {Forks: self._compared(present, own)}
 
     def _is_own(self, weights: FloatArray, ahead: Mixing) -> bool:
-        """Whether a mixture is that of the streams' own weights, as far as streams are active."""
+        """Whether a mixture is that of your weights, as far as streams are active."""
         active = ahead.planner.active(ahead.clock.progress)
         present, own = (shares(np.where(active, mixture, 0.0)) for mixture in (weights, self._own_weights))
         return bool(np.abs(present - own).max() < _LEAST_MOVE)

@@ -17,10 +17,10 @@ class ForkTest(Wrapper):
     """Follows a policy as long as forks of the run show that its mixture does the declared objective good.
 
     Ours. At half and at three quarters of the run two short forks go on from the present weights, one by the policy's
-    present mixture and one by the streams' own weights, both with a learning rate that falls to 0. They share the order
+    present mixture and one by your weights, both with a learning rate that falls to 0. They share the order
     of every stream and all random numbers. The development rows give the mean difference of the objective's loss, and
     its standard error. The policy is followed on if the lower bound of the gain, `threshold` standard errors below it,
-    is not below 0. Otherwise the rest of the run has the streams' own weights.
+    is not below 0. Otherwise the rest of the run has your weights.
 
     Args:
         policy: The inner policy; `None` for that of `mixing="auto"`.

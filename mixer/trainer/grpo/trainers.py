@@ -12,8 +12,9 @@ from mixer.measurements import Measurement
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import as_streams, total_samples
 from mixer.run.config import MixingOptions
+from mixer.trainer.checks.engines import engine_of
 from mixer.trainer.trainer import MixingMixin
-from mixer.utils.errors import InvalidTypeError, InvalidValueError
+from mixer.utils.errors import InvalidTypeError, InvalidValueError, wrong_value
 
 try:
     from trl import GRPOConfig, GRPOTrainer  # type: ignore[attr-defined]  # lazy imports
@@ -82,6 +83,9 @@ class GRPOMixin(MixingMixin):
     def _check_mixture(self) -> None:
         """Refuses policies and lengths of a run that rounds cannot honour."""
         policy, size = self.mixing.policy, self._rounds.num_prompts
+        if (engine := engine_of(self).name) != "DDP":
+            text = f": rounds of generation were not tried under {engine}. Train them by DDP."
+            raise wrong_value("fsdp" if engine == "FSDP2" else "deepspeed", text)
         if unmeasured := [type(need).__name__ for need in policy.needs if _is_unmeasured(need)]:
             hint = "MTGRPO and Learnability go by rewards; a policy of your own asks for mixer.measurements.Rewards."
             expected = f"a policy without {unmeasured}, which rounds of generation do not show by stream"
