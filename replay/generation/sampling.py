@@ -12,6 +12,9 @@ from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import seed_generators
 from mixer.utils.ranges import check_count, check_range
 
+# Else transformers takes them of the model's generation configuration.
+_PLAIN = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_p": 0.0, "typical_p": 1.0, "num_beams": 1}
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -61,6 +64,7 @@ def sample(model: Any, prompts: Tensor, mask: Tensor, sampling: Sampling, key: S
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,
+        **_PLAIN,
     )
     seed_generators(*key)
     if (device := prompts.device).type != "cpu":

@@ -53,6 +53,8 @@ class Learnable(Selection):
         self._time += 1
         self._spreads[slot], self._times[slot] = spread, self._time
         heapq.heappush(self._heap, (spread, self._time, slot))
+        if len(self._heap) > 4 * self._capacity:  # mostly older measurements
+            self._order_anew()
 
     def update_losses(self, slots: ArrayLike, losses: ArrayLike) -> None:
         """Takes the spreads of replayed entries; see `Selection.update_losses`."""

@@ -12,6 +12,7 @@ import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mixer.tools.cli.entry import main
+from mixer.tools.recipe.first_recipe import as_yaml, first_recipe
 from mixer.tools.recipe.looking import Choice, look_at
 from tests.commands.recipes import LLAMA, Runs
 from tests.mixer.tools.recipe.small_tokenizers import byte_level
@@ -111,6 +112,8 @@ def test_splits_of_a_folder_are_found(folder: Path) -> None:
         ({"instruction": "a", "input": "b", "output": "c"}, ["Prompt", "Prompt", "Text", "Text", "Text"]),
         ({"id": "abcdefghij", "body": "a long text", "title": "a"}, ["Text", "Text"]),
         ({"text": "a", "label": 1}, ["Labelled", "Prompt", "Text"]),
+        ({"text": "a", "labels": [1, 2]}, ["Text"]),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, ["Prompt", "Text", "Text", "Text"]),
     ],
 )
 def test_formats_are_found_by_columns_the_likeliest_first(
@@ -123,6 +126,18 @@ def test_formats_are_found_by_columns_the_likeliest_first(
         assert found[0].arguments == {"prompt": "{instruction}\n{input}\n", "completion": "{output}"}
     if "body" in row:
         assert found[0] == Choice("Text", {"column": "body"}, found[0].why)
+
+
+def test_names_that_yaml_reads_as_something_else_stay_names(folder: Path) -> None:
+    for name in ("2024", "yes"):
+        Path(f"{name}.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
+    recipe = first_recipe({name: look_at(f"{name}.jsonl") for name in ("2024", "yes")}, "model", None, "runs/recipe")
+    assert [*yaml.safe_load(as_yaml(recipe, []))["streams"]] == ["2024", "yes"]
+
+
+def test_the_schema_beside_a_recipe_is_no_data(folder: Path) -> None:
+    Path("docs", "recipe.schema.json").write_text("{}")
+    assert look_at("docs").columns == ["text"]
 
 
 def _unlike(folder: Path) -> None:

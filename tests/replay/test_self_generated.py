@@ -62,6 +62,13 @@ def test_the_likeliest_tokens_are_those_of_greedy_generation() -> None:
         assert row == {"text": TOKENIZER.decode(found[0], skip_special_tokens=True).strip()}
 
 
+def test_penalties_of_the_models_own_generation_do_not_change_what_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = written(prompts=["one", "two"])
+    for name, value in {"repetition_penalty": 3.0, "no_repeat_ngram_size": 1, "min_p": 0.9, "typical_p": 0.1}.items():
+        monkeypatch.setattr(llama().generation_config, name, value)
+    assert written(prompts=["one", "two"]) == rows
+
+
 def test_without_prompts_a_text_begins_with_the_first_token_and_a_chat_with_a_question_of_its_own() -> None:
     assert all(set(row) == {"text"} for row in written(as_chat=False))
     rows = written(max_new_tokens=48)

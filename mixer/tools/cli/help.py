@@ -13,7 +13,7 @@ from mixer.tools.cli.command import Command, add_json
 from mixer.tools.cli.registry import command_names, load_command
 from mixer.tools.cli.schema import recipe_class_of
 from mixer.tools.console import print_json
-from mixer.utils.errors import wrong_value
+from mixer.utils.errors import require, wrong_value
 from mixer.utils.text import did_you_mean, print_lines
 
 _WIDTH = 110
@@ -50,6 +50,7 @@ def _run(config: Namespace) -> None:
     words: list[str] = config.words
     command, *fields = words if words and words[0] in command_names() else ["", *words]
     if command and not fields:
+        require(not config.json, "json", "left out for a command, whose options are printed as text", found=True)
         parser = load_command(command).parser
         parser.prog = f"mixer {command}"
         print_lines(*parser.format_help().splitlines())

@@ -65,7 +65,7 @@ def first_recipe(looks: Mapping[str, Look], model: str, objective: str | None, o
     """
     task, own = _task(looks)
     streams = [Line(name, list(_stream(name, look, task)), "", "StreamRecipe") for name, look in looks.items()]
-    shares = ", ".join(f"{name}: 1" for name in looks)
+    shares = _flow(dict.fromkeys(looks, 1))
     goal = "What the run is to lower: the loss of a stream, or of several, as their average or the worst."
     return [
         Line("model", [*own, Line("name_or_path", model)], "", "ModelRecipe"),
@@ -76,7 +76,7 @@ def first_recipe(looks: Mapping[str, Look], model: str, objective: str | None, o
         ),
         Line("mixing", "auto", "Guess: follows the objective. Or Uniform, Proportional.")
         if objective
-        else Line("mixing", "Proportional", f"Guess: by their rows. Or Uniform, Temperature, shares {{{shares}}}."),
+        else Line("mixing", "Proportional", f"Guess: by their rows. Or Uniform, Temperature, shares {shares}."),
         Line("training", _training(looks, output_dir), "", "MixingConfig"),
     ]
 
@@ -159,7 +159,7 @@ def as_python(lines: Sequence[Line], head: str) -> str:
 def _written(lines: Sequence[Line], indent: str, is_python: bool, has_names: bool = False) -> Iterator[str]:
     for name, value, comment, kind in lines:
         yield from (f"{indent}# {part}" for part in textwrap.wrap(comment, _WIDTH, break_on_hyphens=False))
-        key = f"{name!r}: " if is_python and has_names else f"{name}=" if is_python else f"{name}: "
+        key = f"{name!r}: " if is_python and has_names else f"{name}=" if is_python else f"{_flow(name)}: "
         if isinstance(value, list) and isinstance(value[0], Line):
             opened, closed = (f"{kind}(", "),") if kind else ("{", "},")
             yield f"{indent}{key}{opened if is_python else ''}".rstrip()

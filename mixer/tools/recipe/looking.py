@@ -17,7 +17,7 @@ _TURNS = ({"role", "content"}, {"from", "value"})
 _PAIRS = (
     *(("instruction", "output"), ("instruction", "response"), ("prompt", "completion"), ("prompt", "response")),
     *(("question", "answer"), ("input", "output"), ("input", "target"), ("source", "target"), ("document", "summary")),
-    ("text", "code"),
+    *(("prompt", "chosen"), ("text", "code")),
 )
 _LABELS = ("label", "labels", "class", "category", "intent", "topic", "sentiment")
 _TEXTS = ("text", "content", "document", "sentence", "review")
@@ -110,7 +110,7 @@ def _choices(columns: Mapping[str, Any]) -> Iterator[Choice]:
     says = unread_columns(dict(columns), ())  # not those that tell rows apart
     texts = [name for name in says if isinstance(columns[name], str) and name not in _LABELS]
     texts.sort(key=lambda name: (name not in _TEXTS, -len(columns[name])))
-    label = next((name for name in _LABELS if name in columns), None)
+    label = next((name for name in _LABELS if not isinstance(columns.get(name, []), list | Mapping)), None)
     if texts and label is not None:
         yield Choice("Labelled", {"text": texts[0], "label": label}, f"the column {label} has labels")
         yield _prompt(f"{{{texts[0]}}}\n", label, columns[label])

@@ -29,6 +29,8 @@ from mixer.utils.text import printable, shortened
 
 logger = logging.get_logger(__name__)
 
+# `mixer new` writes it beside a recipe, which may lie with the data.
+SCHEMA_FILE = "recipe.schema.json"
 _FAILURES = (DatasetsError, OSError, EOFError, ValueError, TypeError, KeyError, StopIteration)
 # Numbers as programs write them: 01 and +1 are words.
 _WHOLE = re.compile(r"0|-?[1-9][0-9]*")
@@ -39,7 +41,8 @@ _NUM_FIRST = 10_000  # rows of a stream that decide whether its cells are number
 def files_in(folder: Path, called: str, recursive: bool = False) -> list[Path]:
     """Lists the files of rows in a folder, sorted by name, and logs which others are left out.
 
-    Hidden files, and folders whose names begin with a dot or two underscores, are left out silently.
+    Hidden files, folders whose names begin with a dot or two underscores, and the schema of recipes are left out
+    silently.
 
     Args:
         folder: The folder.
@@ -48,7 +51,7 @@ def files_in(folder: Path, called: str, recursive: bool = False) -> list[Path]:
     """
     paths = sorted(file for file in (folder.rglob("*") if recursive else folder.iterdir()) if file.is_file())
     seen = [file for file in paths if not any(part.startswith((".", "__")) for part in file.relative_to(folder).parts)]
-    files = [file for file in seen if suffix_of(file) is not None]
+    files = [file for file in seen if suffix_of(file) is not None and file.name != SCHEMA_FILE]
     others = [file.name for file in seen if suffix_of(file) is None and file.name != "README.md"]
     if others and files and is_first_rank():
         logger.warning("%s: left out, of no known format: %s.", called, printable(shortened(", ".join(others))))
