@@ -128,7 +128,10 @@ class LogText:
             "of samples" if num_tokens else "share": {
                 name: f"{count / total:.0%}" for name, count in counts.items() if total
             },
-            "loss": {name: _number(last[f"loss/{name}"]) for name in names if f"loss/{name}" in last},
+            **{
+                figure: {name: _number(last[f"{figure}/{name}"]) for name in names if f"{figure}/{name}" in last}
+                for figure in ("loss", "reward", "silent")  # the latter two of rounds of generation
+            },
             "samples": {name: f"{count:,}" for name, count in seen.items() if total},
         }
         for key in list(dict.fromkeys(key for results in evaluated.values() for key in results))[:_MOST_METRICS]:

@@ -53,7 +53,7 @@ def check_needs(
     _warn_of_unmeasured(policy, streams, args)
     if objective is not None and objective.bounds and not (policy.is_static or policy.holds_bounds):
         logger.warning(
-            "mixing=%s does not act on the bounds of the objective, %s: they are only reported. mixing='auto' does.",
+            "mixing=%s does not act on the bounds of the objective, %s. mixing='auto' does.",
             *(policy.name, dict(objective.bounds)),
         )
     if "evaluations" in required(policy.needs):

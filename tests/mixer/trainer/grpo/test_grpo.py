@@ -56,12 +56,13 @@ def test_one_stream_trains_as_by_trl_to_the_bit(tmp_path: Path, options: dict[st
     np.testing.assert_allclose([entry["loss"] for entry in by_round], losses, atol=1e-7)
 
 
-def test_counts_are_exact_and_rewards_are_told_by_stream(tmp_path: Path) -> None:
+def test_counts_are_exact_and_rewards_are_told_by_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """4 prompts a round, by 3 : 1; the ledger's figures are those of TRL's own, which knows functions only."""
     options = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "a_reward"}
     held_out = {name: rows.select(range(2)) for name, rows in sets().items()}
     trainer = mixing_grpo(tmp_path, mixing={"a": 3, "b": 1}, eval_dataset=held_out, **options)
     trainer.train()
+    assert "  share  reward  silent  samples" in capsys.readouterr().out  # of the table by stream
     seen = trainer.ledger.to_pandas().pivot(index="step", columns="stream", values="count")
     assert seen.to_numpy().tolist() == [[3, 1]] * 4
     rewards = trainer.ledger.rewards()

@@ -203,7 +203,9 @@ def _shape_in(row: Row) -> list[str]:
         return list(columns)
     has = f"the data have the columns {list(row)}"
     if found:
-        text = f"{has}, which are {' and '.join(found)}: choose one here, {list(found.popitem()[1])}."
+        forms, (_, columns) = " and ".join(found), found.popitem()
+        text = f"must choose one form of rows, such as {list(columns)}: {has}, which are {forms}."
+        text += " Rows of different forms belong in streams of their own."
         raise wrong_value("data.columns", text, found=list(row))
     raise InvalidValueError(
         f"{has}, of which none tells a conversation: trainer sft takes messages, conversations, instruction and "
