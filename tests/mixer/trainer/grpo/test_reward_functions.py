@@ -1,4 +1,5 @@
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -37,7 +38,8 @@ def test_functions_score_the_rows_of_their_streams_with_their_columns() -> None:
 
 def test_async_functions_are_awaited_and_models_left_to_trl() -> None:
     functions, _ = as_one_list({"a": [later, "org/model"], "b": length}, ["a", "b"])
-    assert asyncio.run(functions[0](**ROWS)) == [1, None, 2]
+    with ThreadPoolExecutor(1) as threads:  # another test's loop may run in this one
+        assert threads.submit(asyncio.run, functions[0](**ROWS)).result() == [1, None, 2]
     assert functions[1] == "org/model"
 
 
