@@ -74,6 +74,11 @@ def num_rows(inputs: Mapping[str, Any]) -> int:
     return lengths.get("labels") or (statistics.mode(lengths.values()) if lengths else 0)
 
 
+def logits_in(output: object) -> Any:
+    """Returns what a model's output, a mapping or an object, has as `logits`; `None` without."""
+    return output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+
+
 class _ItemCrossEntropy(TorchFunctionMode):
     """Computes a cross entropy term by term and reduces it afterwards: the same loss, with the terms for free."""
 
@@ -222,7 +227,7 @@ class RowLossReader:
         if isinstance(log_probs, Tensor):
             self._read_log_probs(log_probs.detach())
             return
-        logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+        logits = logits_in(output)
         if isinstance(logits, Tensor):
             with torch.no_grad():
                 self.row_losses = self._from_logits(logits.detach(), labels, kwargs)

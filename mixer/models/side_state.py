@@ -1,6 +1,7 @@
 """State of a model around auxiliary passes: mode, gradients, buffers and attributes are restored."""
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -131,6 +132,22 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+@contextlib.contextmanager
+def undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Runs a model as `evaluating` does; random states and what its forwards change are restored, too."""
+    before = Snapshot(model, device)
+    try:
+        with evaluating(model):
+            yield
+    finally:
+        before.restore()
+
+
+def frozen_copy(model: nn.Module) -> nn.Module:
+    """Copies a model as it is now; the copy is in evaluation mode and is not trained."""
+    return copy.deepcopy(model).eval().requires_grad_(requires_grad=False)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from mixer.distributed.collectives import RankSync
-from mixer.models.side_state import Snapshot, evaluating
+from mixer.models.side_state import evaluating, undisturbed
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import local_path
 from mixer.utils.ranges import check_count, check_range
@@ -215,12 +215,8 @@ class _Writer:
         special = {} if not self._is_chat else {"add_special_tokens": False}
         read = [self._tokenizer(text, **special)["input_ids"] if text else [begin] for text in texts]
         ids, mask = padded(read, padding_of(self._model))
-        before = Snapshot(self._model, self._device)
-        try:
-            with evaluating(self._model):
-                new = sample(self._model, ids.to(self._device), mask.to(self._device), self._sampling, key)
-        finally:
-            before.restore()
+        with undisturbed(self._model, self._device):
+            new = sample(self._model, ids.to(self._device), mask.to(self._device), self._sampling, key)
         return read, [row[row >= 0].tolist() for row in new.cpu()]
 
     def _is_kept(self, read: list[int], written: list[int]) -> bool:

@@ -1,12 +1,13 @@
 """Logits of a micro-batch, one vector for each sample or labelled token."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.models.labels import IGNORED
+from mixer.models.row_losses import logits_in
 from mixer.run.hooks import ForwardResult
 from mixer.utils.errors import InvalidValueError
 
@@ -25,7 +26,7 @@ def logits_of(output: Any, num_samples: int, asked_by: str) -> Tensor:
     Raises:
         ValueError: If there are none, or its rows are not the samples.
     """
-    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    logits = logits_in(output)
     if not isinstance(logits, Tensor) or logits.dim() < 2 or len(logits) != num_samples:
         found = f"'logits' of shape {list(logits.shape)}" if isinstance(logits, Tensor) else "no 'logits'"
         text = (
@@ -36,6 +37,22 @@ def logits_of(output: Any, num_samples: int, asked_by: str) -> Tensor:
         )
         raise InvalidValueError(text, option="logits", found=found)
     return logits
+
+
+def softened_divergence(before: Tensor, now: Tensor, temperature: float) -> Tensor:
+    """Returns `KL(p_before || p)` of the softmax of logits over a temperature.
+
+    Args:
+        before: `[..., num_classes]`.
+        now: `[..., num_classes]`.
+        temperature: `T`.
+
+    Returns:
+        `[...]`, in single precision at least.
+    """
+    wide = torch.promote_types(now.dtype, torch.float32)
+    own, target = ((logits.to(wide) / temperature).log_softmax(dim=-1) for logits in (now, before))
+    return nn.functional.kl_div(own, target, reduction="none", log_target=True).sum(dim=-1)
 
 
 def labelled(logits: Tensor, trained: ForwardResult, passes: AuxiliaryPasses) -> Tensor | None:

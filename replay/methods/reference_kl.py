@@ -1,6 +1,5 @@
 """The divergence from the model as it began: a reference where no old data are left."""
 
-import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,13 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
 from mixer.mixture.step_plan import StepPlan
-from mixer.models.side_state import Snapshot, evaluating
+from mixer.models.side_state import frozen_copy, undisturbed
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.ranges import check_range
-from replay.methods.logits import labelled, logits_of
+from replay.methods.logits import labelled, logits_of, softened_divergence
 
 _FILE = "reference.safetensors"
 
@@ -73,14 +72,11 @@ class ReferenceKL(Method):
     def prepare(self, model: nn.Module) -> None:
         """Copies the model, unless a checkpoint has the copy; see `Method.prepare`."""
         if self._reference is None and not self._has_adapters:
-            self._reference = self._copied()
+            self._reference = frozen_copy(self._run.passes.model)
 
     @property
     def _has_adapters(self) -> bool:
         return hasattr(self._run.passes.model, "disable_adapter")
-
-    def _copied(self) -> nn.Module:
-        return copy.deepcopy(self._run.passes.model).eval().requires_grad_(requires_grad=False)
 
     def factors(self, plan: StepPlan, items: Int64Array) -> FloatArray | None:
         """Leaves out the streams' own losses; see `Method.factors`."""
@@ -103,7 +99,7 @@ class ReferenceKL(Method):
     def _divergences(self, trained: ForwardResult) -> Tensor:
         """Returns `[num_samples]`: the sum over the items of each sample."""
         now, before = (self._logits(output, trained) for output in (trained.output, self._before(trained)))
-        by_vector = softened_kl(before, now, self.temperature)
+        by_vector = softened_divergence(before, now, self.temperature) * self.temperature**2
         if by_vector.dim() == 1:
             return by_vector
         is_label = labelled(now, trained, self._run.passes)
@@ -122,12 +118,8 @@ class ReferenceKL(Method):
         if self._reference is not None:
             return self._reference(**inputs)
         model: Any = passes.model
-        before = Snapshot(model, self._run.device)
-        try:
-            with evaluating(model), model.disable_adapter():
-                return model(**inputs)
-        finally:
-            before.restore()
+        with undisturbed(model, self._run.device), model.disable_adapter():
+            return model(**inputs)
 
     def save(self, folder: Path) -> None:
         """Writes the copy of the model; see `Method.save`."""
@@ -138,27 +130,10 @@ class ReferenceKL(Method):
     def load(self, folder: Path, allow_inexact: bool = False) -> None:
         """Reads it; see `Method.load`."""
         if (folder / _FILE).is_file():
-            reference = self._copied()
+            reference = frozen_copy(self._run.passes.model)
             load_model(reference, folder / _FILE)
             self._reference = reference
 
     def release(self) -> None:
         """Releases the copy; see `Method.release`."""
         self._reference = None
-
-
-def softened_kl(before: Tensor, now: Tensor, temperature: float) -> Tensor:
-    """Returns `T² KL(p_before || p)` of vectors of logits.
-
-    Args:
-        before: `[..., num_classes]`.
-        now: `[..., num_classes]`.
-        temperature: `T`.
-
-    Returns:
-        `[...]`, in single precision at least.
-    """
-    wide = torch.promote_types(now.dtype, torch.float32)
-    own, target = ((logits.to(wide) / temperature).log_softmax(dim=-1) for logits in (now, before))
-    divergences = nn.functional.kl_div(own, target, reduction="none", log_target=True).sum(dim=-1)
-    return divergences * temperature**2

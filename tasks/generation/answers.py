@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 from mixer import MixingTrainer
 from mixer.distributed.gradient_sync import shards_of
 from mixer.models.labels import IGNORED
-from mixer.models.side_state import Snapshot, evaluating
+from mixer.models.side_state import undisturbed
 from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidValueError
 from replay.generation.sampling import padded
@@ -122,12 +122,8 @@ def _by_length(prompts: Sequence[Sequence[int]], batch_size: int) -> Iterator[li
 
 def _generate(trainer: MixingTrainer, model: Any, inputs: Mapping[str, Tensor], options: Any) -> list[list[int]]:
     """Generates token ids for a batch; mode, random numbers and the model's own state stay as they were."""
-    before = Snapshot(model, trainer.args.device)
-    try:
-        with evaluating(model), trainer.accelerator.autocast():
-            tokens = model.generate(**inputs, generation_config=options, synced_gpus=shards_of(model) is not None)
-    finally:
-        before.restore()
+    with undisturbed(model, trainer.args.device), trainer.accelerator.autocast():
+        tokens = model.generate(**inputs, generation_config=options, synced_gpus=shards_of(model) is not None)
     start = 0 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
     answers: list[list[int]] = tokens[:, start:].tolist()
     return answers

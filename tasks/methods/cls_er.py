@@ -8,11 +8,12 @@ from torch import Tensor, nn
 
 from mixer import MixingTrainer
 from mixer.loading.loaded_step import StepBatch
+from mixer.models.side_state import frozen_copy
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import RunContext
 from mixer.utils.ranges import check_decay, check_range
 from replay.shared.random_numbers import RandomNumbers
-from tasks.methods.shared import TaskContext, TaskMethod, Tensors, class_logits, frozen_copy, load_tensors, save_tensors
+from tasks.methods.shared import TaskContext, TaskMethod, Tensors, class_logits, load_tensors, save_tensors
 from tasks.score import accuracy
 from tasks.task import Task
 

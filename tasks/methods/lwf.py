@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from mixer.run.hooks import ForwardResult
 from mixer.utils.ranges import check_range, check_temperature
+from replay.methods.logits import softened_divergence
 from tasks.methods.shared import FrozenModel, TaskContext, TaskMethod, class_logits, outermost_mode
 
 
@@ -59,9 +60,3 @@ class LwF(TaskMethod):
             with outermost_mode(model, training=False):
                 output = model(**self.run.passes.prepare_inputs(trained.micro.inputs))
         return class_logits(output, len(trained.micro.stream_ids), self.name)
-
-
-def softened_divergence(earlier: Tensor, logits: Tensor, temperature: float) -> Tensor:
-    """Returns `KL(p_earlier || p)` of each row, `[num_rows]`; logits are `[num_rows, num_classes]`."""
-    own, target = ((scores / temperature).log_softmax(dim=-1) for scores in (logits, earlier))
-    return nn.functional.kl_div(own, target, reduction="none", log_target=True).sum(dim=-1)

@@ -1,6 +1,5 @@
 """Shared by methods: a task that they need, weights held near earlier ones, a frozen model, logits, saved tensors."""
 
-import copy
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +12,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
+from mixer.models.row_losses import logits_in
+from mixer.models.side_state import frozen_copy
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import Method, RunContext
 from mixer.utils.data_set import DataSet
@@ -207,11 +208,6 @@ def _part(smaller: Tensor) -> tuple[slice, ...]:
     return tuple(map(slice, smaller.shape))
 
 
-def frozen_copy(model: nn.Module) -> nn.Module:
-    """Copies a model as it is now; the copy is in evaluation mode and is not trained."""
-    return copy.deepcopy(model).eval().requires_grad_(requires_grad=False)
-
-
 class FrozenModel:
     """A copy of the model as it is now, which is not trained.
 
@@ -272,7 +268,7 @@ def class_logits(output: object, num_rows: int, asked_by: str) -> Tensor:
     Raises:
         ValueError: If there are none.
     """
-    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    logits = logits_in(output)
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != num_rows:
         found = f"'logits' of shape {list(logits.shape)}" if isinstance(logits, Tensor) else "no 'logits'"
         raise InvalidValueError.about(

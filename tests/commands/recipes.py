@@ -1,15 +1,20 @@
 """Small recipes that tests of commands train by."""
 
+import json
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
+import torch
 import yaml
 from datasets import Dataset
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tests.mixer.tools.recipe.small_tokenizers import byte_level
 
 Runs = Callable[..., str]  # runs a command and gives what it says
 ROOT = Path(__file__).parents[2]
@@ -55,6 +60,18 @@ def tokens(num_samples: int, num_validation_samples: int, block_length: int, see
     rows = np.random.default_rng(seed).integers(1, 256, (num_samples + num_validation_samples, block_length)).tolist()
     made = Dataset.from_list([{"input_ids": row, "labels": row} for row in rows])
     return {"train": made.select(range(num_samples)), "validation": made.select(range(num_samples, len(rows)))}
+
+
+def write_base_and_rows(folder: Path, rows_by_name: Mapping[str, Sequence[Any]]) -> None:
+    """Writes a small Llama of bytes as `base`, and rows as `data/NAME.jsonl`."""
+    tokenizer = byte_level()
+    tokenizer.save_pretrained(folder / "base")
+    torch.manual_seed(0)
+    config = LlamaConfig(**SIZES, vocab_size=len(tokenizer), num_key_value_heads=2, pad_token_id=3, eos_token_id=0)
+    LlamaForCausalLM(config).save_pretrained(folder / "base")
+    (folder / "data").mkdir()
+    for name, rows in rows_by_name.items():
+        (folder / "data" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def on_a_rank(command: list[str], folder: Path) -> None:

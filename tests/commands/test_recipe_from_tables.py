@@ -6,14 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import yaml
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from mixer.tools.recipe.coming_from.convert import convert
 from mixer.tools.recipe.coming_from.reading import read
-from tests.commands.recipes import SIZES, Runs
-from tests.mixer.tools.recipe.small_tokenizers import byte_level
+from tests.commands.recipes import Runs, write_base_and_rows
 from tests.refusals import refused as raises
 
 CONFIGURATIONS = Path(__file__).parent / "configurations"
@@ -31,14 +28,7 @@ BRIDGE["place"] = {"run": "here"}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("theirs")
-    tokenizer = byte_level()
-    tokenizer.save_pretrained(folder / "base")
-    torch.manual_seed(0)
-    config = LlamaConfig(**SIZES, vocab_size=len(tokenizer), num_key_value_heads=2, pad_token_id=3, eos_token_id=0)
-    LlamaForCausalLM(config).save_pretrained(folder / "base")
-    (folder / "data").mkdir()
-    for name, rows in ROWS.items():
-        (folder / "data" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_base_and_rows(folder, ROWS)
     for name, num_tokens in (("web", 1600), ("code", 3200)):
         write_token_file(folder / "data" / f"{name}_text_document", num_tokens)
     return folder

@@ -8,7 +8,7 @@ import numpy as np
 from tests.helpers import weights_of
 from tests.mixer.comparing import Tagger
 from tests.mixer.measurements.test_forks import forked, train
-from tests.ranks.warm import Results, launched
+from tests.ranks.warm import Results, assert_as_alone, launched
 
 
 def compared(folder: Path) -> list[Any]:
@@ -23,7 +23,4 @@ results = launched(compared)
 
 
 def test_two_ranks_compare_as_one_does(results: Results, tmp_path: Path) -> None:
-    first, second = (result["compared"] for result in results)
-    for one, other, expected in zip(first, second, compared(tmp_path), strict=True):
-        np.testing.assert_array_equal(one, other)
-        np.testing.assert_allclose(one, expected, rtol=1e-6)
+    assert_as_alone(results, "compared", compared(tmp_path))

@@ -8,7 +8,7 @@ import numpy as np
 from mixer import MarginalValue
 from mixer.measurements import Alignment
 from tests.mixer.measurements.test_targets import Aligned, train
-from tests.ranks.warm import Results, launched
+from tests.ranks.warm import Results, assert_as_alone, launched
 
 
 def measured(folder: Path) -> list[Any]:
@@ -28,7 +28,4 @@ results = launched(measured)
 
 
 def test_two_ranks_measure_what_one_does(results: Results, tmp_path: Path) -> None:
-    first, second = (result["measured"] for result in results)
-    for one, other, expected in zip(first, second, measured(tmp_path), strict=True):
-        np.testing.assert_array_equal(one, other)
-        np.testing.assert_allclose(one, expected, rtol=1e-6)
+    assert_as_alone(results, "measured", measured(tmp_path))

@@ -17,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from torch.distributed import TCPStore
 
@@ -51,6 +52,14 @@ def launched(*functions: Callable[[Path], Any], rare: Iterable[Callable[[Path], 
         return on_ranks(tmp_path_factory.mktemp("ranks"), *functions, *more)
 
     return results
+
+
+def assert_as_alone(results: Results, name: str, alone: Iterable[Any]) -> None:
+    """Arrays that a function gave are the same on both ranks, and those of one process."""
+    first, second = (result[name] for result in results)
+    for one, other, expected in zip(first, second, alone, strict=True):
+        np.testing.assert_array_equal(one, other)
+        np.testing.assert_allclose(one, expected, rtol=1e-6)
 
 
 def some(names: Iterable[str], few: Collection[str]) -> list[Any]:

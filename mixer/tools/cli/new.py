@@ -14,7 +14,6 @@ from mixer.utils.errors import InvalidValueError, require
 from mixer.utils.files import write_text
 from mixer.utils.text import print_lines, safe_name
 
-_SCHEMA = "recipe.schema.json"
 _HEAD = "Written by mixer new: what follows `Guess:` was found by looking at the data; other choices stand beside it."
 
 
@@ -36,6 +35,7 @@ def new() -> Command:
 
 
 def _run(config: Namespace) -> int:
+    from mixer.tools.recipe.data.row_files import SCHEMA_FILE
     from mixer.tools.recipe.first_recipe import as_python, as_yaml, first_recipe  # transformers, datasets
     from mixer.tools.recipe.looking import look_at
 
@@ -47,9 +47,9 @@ def _run(config: Namespace) -> int:
     with only_json(config.json):
         looks = {name: look_at(path) for name, path in _by_name(config.paths).items()}
         lines = first_recipe(looks, config.model, config.objective, f"runs/{output.stem}")
-        recipe = as_yaml(lines, [f"yaml-language-server: $schema={_SCHEMA}", _HEAD])
+        recipe = as_yaml(lines, [f"yaml-language-server: $schema={SCHEMA_FILE}", _HEAD])
         write_text(output, as_python(lines, _HEAD) if config.python else recipe)
-        if not config.python and not (schema := output.parent / _SCHEMA).exists():
+        if not config.python and not (schema := output.parent / SCHEMA_FILE).exists():
             write_text(schema, text_of("train"))  # for editors
         is_accepted = _is_accepted(recipe)
     if config.json:

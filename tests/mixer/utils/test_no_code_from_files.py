@@ -46,7 +46,6 @@ ALLOWED = {
     ("mixer/tools/recipe/fields.py", "import_module"): "a class of the recipe that the user runs",
     ("mixer/tools/recipe/trainers.py", "import_module"): "names in the source",
     ("mixer/tools/recipe/coming_from/convert.py", "import_module"): "names in the source",
-    ("mixer/tools/recipe/coming_from/tables.py", "import_module"): "a file of its own folder",
     **dict.fromkeys(
         (("mixer/tools/cli/early_help.py", name) for name in ("compile", "eval")), "constants of its folder"
     ),

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from replay import ReplayBuffer
+from replay.methods.logits import softened_divergence
 from tasks.methods import CLSER, ERACE, ICaRL, LwF, nearest_mean
-from tasks.methods.lwf import softened_divergence
 from tests.tasks.methods.runs import Softmax, build, context, data
 
 LOGITS = torch.tensor([[1.0, -0.5, 2.0, 0.3], [0.2, 0.8, -1.0, 1.5], [-0.7, 0.1, 0.4, 0.9]], dtype=torch.float64)

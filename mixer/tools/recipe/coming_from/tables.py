@@ -1,11 +1,11 @@
 """Tools whose configurations are tables: keys with their places in a recipe, and one way to name the data."""
 
 import copy
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mixer.tools.recipe.coming_from import table_data
 from mixer.tools.recipe.coming_from.common import Table, training_of
 from mixer.tools.recipe.coming_from.source import Source
 
@@ -31,8 +31,7 @@ def recipe_of(source: Source, keys: Table, folder: Path) -> dict[str, Any]:
             for place, own in zip(places, value, strict=True) if isinstance(places, list) else [(places, value)]:
                 put(recipe, place, own)
     _set_lowest_rate(source, keys.get("floor", ()), recipe)
-    data = importlib.import_module("mixer.tools.recipe.coming_from.table_data")
-    getattr(data, keys["data"])(source, keys, folder, recipe)
+    getattr(table_data, keys["data"])(source, keys, folder, recipe)
     _name_model(source, keys, recipe)
     training = recipe.pop("training")
     recipe["training"] = training_of(source, recipe.get("trainer"), keys) | training

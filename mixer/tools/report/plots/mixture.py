@@ -19,29 +19,32 @@ _MOST_STRETCHES = 150
 def mixture(runs: Sequence[Run], most_points: int) -> Plot:
     """Plots what was drawn of each stream, stacked, one panel per run."""
     units = listed(list(dict.fromkeys(run.unit for run in runs)))
-    panels = [_bands(run, "share", runs, most_points) for run in runs]
-    return Plot("Mixture", f"The share of the {units} drawn from each stream.", panels, colours_of(stream_names(runs)))
+    panels, colours = _bands(runs, "share", most_points)
+    return Plot("Mixture", f"The share of the {units} drawn from each stream.", panels, colours)
 
 
 def weights(runs: Sequence[Run], most_points: int) -> Plot:
     """Plots the weights that the policy asked for, stacked, one panel per run."""
-    panels = [_bands(run, "weight", runs, most_points) for run in runs]
+    panels, colours = _bands(runs, "weight", most_points)
     on_top = any((run.clock["total"] > run.clock["batch_size"]).any() for run in runs)
     why = "a memory was replayed on top of the weights (additional samples, beyond the batch size), or " * on_top
     caption = (
         f"What was asked for. Where the mixture that was drawn differs, {why}a stream could not give it; a band that "
         "narrows to nothing is starved."
     )
-    return Plot("Weights", caption, panels, colours_of(stream_names(runs)))
+    return Plot("Weights", caption, panels, colours)
 
 
-def _bands(run: Run, column: str, runs: Sequence[Run], most_points: int) -> Panel:
-    colours = colours_of(stream_names(runs))
-    lines = [
-        line(rows.dropna(), column, name, colours[name], stackgroup="shares", line={"width": 0.5})
-        for name, rows in shares(run, min(most_points, _MOST_STRETCHES)).items()
-    ]
-    return panel(run.name, lines, last_epoch(runs), range=[0, 1], tickformat=".0%")
+def _bands(runs: Sequence[Run], column: str, most_points: int) -> tuple[list[Panel], dict[str, str]]:
+    """Draws a column of each run's streams, stacked; returns the panels and the colours of the streams."""
+    colours, end, panels = colours_of(stream_names(runs)), last_epoch(runs), []
+    for run in runs:
+        lines = [
+            line(rows.dropna(), column, name, colours[name], stackgroup="shares", line={"width": 0.5})
+            for name, rows in shares(run, min(most_points, _MOST_STRETCHES)).items()
+        ]
+        panels.append(panel(run.name, lines, end, range=[0, 1], tickformat=".0%"))
+    return panels, colours
 
 
 def shares(run: Run, most_points: int) -> dict[str, pd.DataFrame]:
