@@ -67,12 +67,6 @@ COMMANDS = {
         "forgetting", "What is left of a chat model after fine-tuning, without its old data?", None, None
     ),
     "faults": Command("faults.command", "What does a fault on one rank lose?", 7, (*_QUICK, "--kinds", "kill-one")),
-    "scale": Command(
-        "scale.command",
-        "How do planning and records grow with streams, batch, ranks, steps and data?",
-        2,
-        ("--parts", "exact"),
-    ),
     "peers": Command(
         "peers.command",
         "How does the same work go with other toolkits?",
