@@ -122,7 +122,9 @@ def _settle(folder: Path, resume: str | None) -> None:
     """Refuses states that `--resume` does not allow, and removes the old run for a new start."""
     is_active = (folder / RUN_STATE_FILE).exists() or bool(checkpoints_in(folder))
     if resume is None and is_active:
-        raise InvalidValueError.about("training.output_dir", f"{folder} holds a run: say --resume auto or --overwrite.")
+        raise InvalidValueError.about(
+            "training.output_dir", f"{folder} holds a run: give --resume auto or --overwrite."
+        )
     if resume == "must" and not is_active:
         raise ValueError(f"--resume must: there is no continual run in training.output_dir {folder} to resume.")
     if resume == "never":

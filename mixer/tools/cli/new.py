@@ -20,15 +20,15 @@ _HEAD = "Written by mixer new: what follows `Guess:` was found by looking at the
 def new() -> Command:
     """Write a first recipe for files and folders."""
     parser = ArgumentParser(
-        description="Writes a recipe for files and folders, a stream each. Formats are found by looking at columns, "
-        "splits, labels and chats; each guess is a comment with the other choices. `mixer train RECIPE --dry_run` "
+        description="Writes a recipe for files and folders, one stream for each. Formats are found by looking at "
+        "columns, splits, labels and chats; each guess is a comment with the other choices. `mixer train RECIPE --dry_run` "
         f"then checks it; the status is {FOUND} if that refuses it."
     )
     parser.add_argument("paths", nargs="+", type=str, metavar="PATH", help="Files, folders, and patterns in quotes.")
     parser.add_argument("--model", type=str, required=True, help="The model: a folder, or a name on the hub.")
     parser.add_argument("--objective", type=str, help="What to lower: average, worst, or the name of a stream.")
     parser.add_argument("--output", type=str, metavar="FILE", help="Default: recipe.yaml, or train.py.")
-    parser.add_argument("--overwrite", action="store_true", help="Write over a file that is there.")
+    parser.add_argument("--overwrite", action="store_true", help="Replace an existing file.")
     parser.add_argument("--python", action="store_true", help="Write a Python script in place of a recipe.")
     add_json(parser)
     return Command(parser, _run, example="mixer new chats.jsonl reviews.csv docs/ --model Qwen/Qwen3-0.6B")
@@ -42,7 +42,7 @@ def _run(config: Namespace) -> int:
     output = Path(config.output or ("train.py" if config.python else "recipe.yaml"))
     if output.exists() and not config.overwrite:
         raise InvalidValueError(
-            f"output: {str(output)!r} is there already: say --overwrite, or another.", option="output"
+            f"output: {str(output)!r} exists already: give --overwrite, or another path.", option="output"
         )
     with only_json(config.json):
         looks = {name: look_at(path) for name, path in _by_name(config.paths).items()}
