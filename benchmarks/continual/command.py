@@ -71,8 +71,8 @@ def run_once(
 
     Returns:
         All metrics, accuracies in per cent, the samples per second of the first task that replays and of the last one
-        and their ratio (`first_rate`, `last_rate`, `last_over_first`), `seconds` of the processor, evaluation included, and
-        the memory, `peak_bytes`, `growth_bytes` and `kept_bytes`, what is kept from task to task beside the model.
+        and their ratio (`first_rate`, `last_rate`, `last_over_first`), `seconds` of the processor, evaluation included,
+        and the memory, `peak_bytes`, `growth_bytes` and `kept_bytes`, what is kept from task to task beside the model.
     """
     peak = Peak()
     set_seed(seed)

@@ -247,7 +247,8 @@ def _missing_ranks_error(where: str) -> RemoteError | None:
         return None
     message = (
         f"{_named(gone)} ended without an error message {where}: by os._exit, a SIGKILL (as when a machine runs out of "
-        "memory), or with the machine itself; or its own log has the error. The run can be resumed from its newest checkpoint."
+        "memory), or with the machine itself; or its own log has the error. The run can be resumed from its newest "
+        "checkpoint."
     )
     leave_note(message)
     wait_until_note_is_read(gone)

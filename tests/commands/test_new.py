@@ -175,4 +175,4 @@ def test_a_recipe_that_the_dry_run_refuses_is_written_and_the_reason_told(folder
     with pytest.raises(SystemExit) as ended:
         main(["new", "docs", "--model", "model"])
     assert ended.value.code == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err

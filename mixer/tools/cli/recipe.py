@@ -6,9 +6,9 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 
 from mixer.tools.cli.command import FOUND, Command, add_json
+from mixer.tools.cli.schema import write_recipe
 from mixer.tools.console import print_json
 from mixer.tools.recipe.coming_from.convert import KINDS, convert
-from mixer.utils.files import write_text
 from mixer.utils.text import print_lines
 
 
@@ -30,7 +30,7 @@ def recipe() -> Command:
 def _run(config: Namespace) -> int:
     made = convert(config.file, config.kind)
     if config.output is not None:
-        write_text(Path(config.output), made.text)
+        write_recipe(Path(config.output), made.text)
     status = FOUND if made.changing else 0
     if config.json:
         own = {"not_carried": made.left, "changing": made.changing}

@@ -21,8 +21,8 @@ def value() -> Command:
         Recipe,
         _value,
         description="Continues from a checkpoint of a run for some steps: with its mixture, then without each source "
-        "in turn, on other rows in each repeat. Shows for each source and evaluation set how much the source lowered the "
-        "loss compared with the others in its place, with a 95 % interval.",
+        "in turn, on other rows in each repeat. Shows for each source and evaluation set how much the source lowered "
+        "the loss compared with the others in its place, with a 95 % interval.",
         usage="--at N [--steps N] [--repeats N] [--json]",
         example="mixer value runs/demo/uniform --at 96 --steps 16",
         options={
