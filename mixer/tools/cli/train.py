@@ -38,11 +38,11 @@ _DRY_RUN = "Build everything and show the streams with a sample of each; do not 
 
 
 def train() -> Command:
-    """Train by a recipe."""
+    """Train from a recipe."""
     return recipe_command(
         Recipe,
         _run,
-        description="Trains by a recipe. Override any field by an option: --training.learning_rate 1e-3.",
+        description="Trains from a recipe. Override any field by an option: --training.learning_rate 1e-3.",
         usage="[--dry_run] [--tiny] [--resume auto|must|never|PATH] [--overwrite]",
         example="mixer train recipes/demo.yaml --mixing Uniform --training.output_dir runs/uniform",
         options={

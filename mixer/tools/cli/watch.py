@@ -17,7 +17,7 @@ from mixer.utils.text import duration, short_number
 
 
 def watch() -> Command:
-    """Show where a run is."""
+    """Show the progress of a run."""
     parser = parser_of_run(
         "Shows once how far a run is: steps, time left, the last record, losses and streams. `watch -n 10 "
         "mixer watch RUN` shows it every ten seconds; mixer report RUN makes a page of it, also while it trains.",
