@@ -29,15 +29,15 @@ def run(
 ) -> tuple[MixingTrainer, Any]:
     """A run that is better and better on new rows, and worse and worse on old ones; and its weights by step."""
     course: list[torch.Tensor] = []
-    args = arguments(folder, max_steps=10, save_strategy="steps", save_steps=6, per_device_train_batch_size=6)
+    saves = "steps" if step_end is None else "no"  # a checkpoint of weights that are not finite is refused
+    args = arguments(folder, max_steps=10, save_strategy=saves, save_steps=6, per_device_train_batch_size=6)
     options = {"train_dataset": {"new": Points(16, seed=3)}, "eval_dataset": dict(ROWS), "data_collator": collate}
     objective = Objective(["new"], bounds={"old": bound}, development_sets=dict(ROWS))
     trainer = mixing_trainer(
         MixingTrainer, Classifier(), args, methods=[FinalWeights(**changes)], objective=objective, **options
     )
-    trainer.add_callback(On(step_end=lambda state, model, **_: course.append(weights_of(model).clone())))
-    if step_end is not None:
-        trainer.add_callback(On(step_end=step_end))
+    note = step_end or (lambda state, model, **_: course.append(weights_of(model).clone()))
+    trainer.add_callback(On(step_end=note))
     trainer.train(resume_from_checkpoint=resume)
     return trainer, course
 
