@@ -140,7 +140,8 @@ class FinalWeights(Method):
             words += f"; no candidate keeps the bounds, which it exceeds by {100.0 * excess:.1f} % of the first loss"
         if self._run.rank == 0:
             _logger.warning("Final weights: %s.", words)
-        content = {"in_words": words, "end": name, "share": share, "development_losses": dict(losses)}
+        known = {one: loss for one, loss in losses.items() if math.isfinite(loss)}  # JSON has no other numbers
+        content = {"in_words": words, "end": name, "share": share, "development_losses": known}
         self._run.passes.run.ledger.note("final_weights", {**content, "losses_before": dict(first)})
 
     def save(self, folder: Path) -> None:
