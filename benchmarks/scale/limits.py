@@ -108,7 +108,7 @@ def _order_is_a_bijection() -> Check:
 
 def _shares_are_disjoint() -> Check:
     found = share_counts(10_000, 65_536, 4_096)
-    text = f"{found['fewest']} to {found['most']} samples a rank"
+    text = f"{found['fewest']} to {found['most']} samples per rank"
     return Check("the shares of 4,096 ranks are the batch, each sample once", text, found["is_exact"])
 
 

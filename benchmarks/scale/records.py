@@ -122,7 +122,7 @@ def terms() -> list[Term]:
 
 def _terms(folder: Path) -> list[Term]:
     pages = {k: _report(folder, k) for k in _SHOWN}
-    shown, ten = f"{_REPORT_STEPS} rows a stream", "10 streams"
+    shown, ten = f"{_REPORT_STEPS} rows per stream", "10 streams"
 
     def read(num_steps: int) -> Callable[[], object]:
         return lambda: Ledger(_long_ledger(folder, num_steps) / "ledger").read("streams")

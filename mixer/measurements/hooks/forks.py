@@ -266,7 +266,7 @@ def _check(passes: AuxiliaryPasses, objective: Objective) -> None:
         or passes.trainer.is_deepspeed_enabled,
         f"the methods {[method.name for method in plan.methods]} change the gradient": bool(plan.methods),
         f"the objective has bounds, {dict(objective.bounds)}, which forks do not compare": bool(objective.bounds),
-        "its steps are one stream's each, which forks have not": passes.run.mixing.planner.has_whole_steps
+        "each step has one stream, which forks do not support": passes.run.mixing.planner.has_whole_steps
         or plan.mixture.one_stream_per is not None,
     }
     for reason, holds in reasons.items():

@@ -78,5 +78,5 @@ class ForkTest(Wrapper):
             "Step %d: after a fork by %s the objective's loss is lower by %.4g ± %.2g than after one by the streams' "
             "own weights, so %s.",
             *(step, self.policy.name, gain, error),
-            "it is followed on" if self._is_followed else "these return for the rest of the run",
+            "the run keeps following it" if self._is_followed else "these apply for the rest of the run",
         )
