@@ -67,6 +67,7 @@ COMMANDS = {
         "forgetting", "What is left of a chat model after fine-tuning, without its old data?", None, None
     ),
     "faults": Command("faults.command", "What does a fault on one rank lose?", 7, (*_QUICK, "--kinds", "kill-one")),
+    "rewards": Command("rewards", "Does mixing prompts by rewards help the worst task of GRPO?", None, _QUICK),
     "peers": Command(
         "peers.command",
         "How does the same work go with other toolkits?",

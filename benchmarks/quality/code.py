@@ -1,4 +1,7 @@
-"""A digest of the code that a policy's results come from, so that results of a policy that was changed do not count."""
+"""A digest of the code that a policy's results come from, so that results of a policy that was changed do not count.
+
+What changes no result is not in it: comments, docstrings, annotations, and texts of several words, which are messages.
+"""
 
 import ast
 import hashlib
@@ -119,14 +122,40 @@ def _hooks_of(request: str) -> list[Name]:
 @cache
 def _module(name: str) -> _Module:
     tree = ast.parse(inspect.getsource(import_module(name)))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-    definitions = {own: ast.unparse(node) for node in tree.body for own in _defined(node)}
     uses = {own: _used(node) for node in tree.body for own in _defined(node)}
+    tree = _WhatIsComputed().visit(tree)
+    definitions = {own: ast.unparse(node) for node in tree.body for own in _defined(node)}
     imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
     imports = {own.asname or own.name: (str(node.module), own.name) for node in imported for own in node.names}
     return _Module(definitions, uses, imports)
+
+
+class _WhatIsComputed(ast.NodeTransformer):
+    """Leaves out docstrings, annotations, and texts of several words: what is said to people."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self._without_docstring(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        return self._without_docstring(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        node.annotation = ast.Constant(None)
+        return self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        is_said = isinstance(node.value, str) and " " in node.value
+        return ast.Constant("") if is_said else node
+
+    def _without_docstring(self, node: ast.FunctionDef | ast.ClassDef) -> ast.AST:
+        if ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+        return self.generic_visit(node)
 
 
 def _defined(node: ast.stmt) -> list[str]:
