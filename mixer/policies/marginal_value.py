@@ -90,7 +90,7 @@ class MarginalValue(AlignmentPolicy):
 
     holds_bounds = True
 
-    sharpness: Annotated[float, check_range, 0, 100, "at 8 a worthless stream gets almost no samples"] = 6.0
+    sharpness: Annotated[float, check_range, 0, 100, "at 8 a stream of no worth has next to no samples"] = 6.0
     rate: Annotated[float, check_range, 1e-6, 1, "1 takes each new mixture at once"] = 0.5
     drift: Annotated[float, check_range, 0, 1, "0 averages all measurements alike"] = 0.06
     interval_steps: AlignmentInterval = 0

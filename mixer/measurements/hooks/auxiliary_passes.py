@@ -441,7 +441,7 @@ class AuxiliaryPasses:
         """
         reason = obstacle(model, self.trainer.args.world_size)
         if reason is not None and not self._has_engine:
-            text = f"={self.plan.policy.name} {what}, but {reason}. Use DDP, or a policy that uses evaluations."
+            text = f"={self.plan.policy.name} {what}, but {reason}. Use DDP, or a policy that goes by evaluations."
             raise wrong_value("mixing", text)
 
     def _backward(self, batch: StepBatch, num_items: int) -> None:

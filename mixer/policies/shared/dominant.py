@@ -85,6 +85,6 @@ class DominantStream:
         if self._num_rises < _NUM_RISES:
             return None
         return (
-            f"its evaluation loss rises (to {now[0]:.4g}) while its training loss falls: the model memorises it. Take "
+            f"its evaluation loss rises (to {now[0]:.4g}) while its training loss falls: it is learned by heart. Take "
             f"its share back by OverfitGuard({self._policy}(...)), or limit its passes by Stream(max_epochs=...)."
         )

@@ -184,7 +184,7 @@ class Safeguard(Wrapper):
         if reason is not None and self._followed > 0.0:
             self._followed, self._num_harms = 0.0, self._num_harms + 1
             self._harm.forget()
-            words = "Step %d: %s is not followed for a while, and the streams' own weights apply: %s."
+            words = "Step %d: %s is not followed for a while, and the streams' own weights return: %s."
             _logger.warning(words, observation.step, self.name, reason)
         elif reason is None:
             trust = self._harm.trust
