@@ -17,7 +17,7 @@ FOUND = 3
 EXAMPLE = "Example:\n  "
 _FIELDS = (
     "Each field of the recipe is an option, too: --mixing Uniform, --training.max_steps 100, --streams.NAME.weight 2. "
-    "`mixer help FIELD` explains one, with what it may be, and `mixer help` lists them."
+    "`mixer help FIELD` explains one and its values; `mixer help` lists them."
 )
 _Recipe = TypeVar("_Recipe")
 

@@ -25,7 +25,7 @@ _OF_TABLES: dict[str, dict[str, Any]] = {
         "help": "Columns of shares; * is the source's name. Default: share/*.",
     },
     "--losses": {"metavar": "PATTERN", "help": "Columns of losses in a table. Default: loss/*."},
-    "--size": {"metavar": "COLUMN", "help": "Column of the model's size: smaller ones inform, the largest decides."},
+    "--size": {"metavar": "COLUMN", "help": "Column of the model's size: the fit is for the largest."},
     "--greater_is_better": {"action": "store_true", "help": "In the table's metrics, higher is better."},
 }
 _BUDGETS = "Also fit runs that differ in length or last evaluation, or stopped early."

@@ -18,9 +18,9 @@ _BY_NAME = "NAME=number,..."
 # By the option's name without dashes.
 OPTIONS: dict[str, dict[str, Any]] = {
     "--prior": {"metavar": _BY_NAME, "help": "The mixture to start from and to compare with, such as the natural one."},
-    "--least": {"metavar": "SHARE|" + _BY_NAME, "help": "Least shares; one number is that of every stream."},
-    "--most": {"metavar": "SHARE|" + _BY_NAME, "help": "Largest shares; one number is that of every stream."},
-    "--passes": {"type": float, "metavar": "NUMBER", "help": "How often the real run may repeat a stream, at most."},
+    "--least": {"metavar": "SHARE|" + _BY_NAME, "help": "Smallest shares; one number is for all streams."},
+    "--most": {"metavar": "SHARE|" + _BY_NAME, "help": "Largest shares; one number is for all streams."},
+    "--passes": {"type": float, "metavar": "NUMBER", "help": "Largest number of passes of the real run over a stream."},
     "--budget_samples": {"type": float, "metavar": "NUMBER", "help": "Length of the real run, in the unit of --sizes."},
     "--sizes": {"metavar": _BY_NAME, "help": "Samples (or tokens) of each stream."},
     "--divergence": {"type": float, "metavar": "NATS", "help": "Largest Kullback-Leibler divergence from the prior."},

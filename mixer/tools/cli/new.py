@@ -20,12 +20,12 @@ _HEAD = "Written by mixer new: what follows `Guess:` was found by looking at the
 def new() -> Command:
     """Write a first recipe for files and folders."""
     parser = ArgumentParser(
-        description="Writes a recipe for files and folders, one stream for each. Formats are found by looking at "
+        description="Writes a recipe for files and folders, one stream for each. Formats are inferred from "
         "columns, splits, labels and chats; each guess is a comment with the other choices. `mixer train RECIPE "
-        f"--dry_run` then checks it; the status is {FOUND} if that refuses it."
+        f"--dry_run` then checks it; if it is refused, the exit status is {FOUND}."
     )
     parser.add_argument("paths", nargs="+", type=str, metavar="PATH", help="Files, folders, and patterns in quotes.")
-    parser.add_argument("--model", type=str, required=True, help="The model: a folder, or a name on the hub.")
+    parser.add_argument("--model", type=str, required=True, help="A folder, or a name on the hub.")
     parser.add_argument("--objective", type=str, help="What to lower: average, worst, or the name of a stream.")
     parser.add_argument("--output", type=str, metavar="FILE", help="Default: recipe.yaml, or train.py.")
     parser.add_argument("--overwrite", action="store_true", help="Replace an existing file.")

@@ -16,7 +16,7 @@ def recipe() -> Command:
     """Write a recipe from a configuration of another tool."""
     parser = ArgumentParser(
         description=f"Writes a recipe from a configuration of {', '.join(KINDS.values())}, and lists on stderr "
-        f"the keys that it does not carry over, each with a reason; the status is {FOUND} if one of them may change "
+        f"the keys that it leaves out, each with a reason; the exit status is {FOUND} if one of them may change "
         "what is learned. Run it where the tool runs: paths stay as they are."
     )
     parser.add_argument("action", choices=["from"], help="`from`: read the configuration of another tool.")

@@ -72,10 +72,10 @@ def headroom() -> Command:
     return recipe_command(
         Recipe,
         _run,
-        description="The first runs of `mixer search`: the weights that the recipe starts with, more of each stream, "
-        "and the best by a fit to these, on another seed. Says whether there is anything to gain; two runs of twice "
-        "the length confirm it. Runs are in OUTPUT/search, where `mixer search` continues; OUTPUT is "
-        "training.output_dir.",
+        description="Trains the recipe for a short while with the weights that it starts with, with more of each "
+        "stream, and, on another seed, with the best mixture by a fit to these runs. Says whether there is anything "
+        "to gain; two runs of twice the length confirm it. `mixer search` continues from these runs, which are kept "
+        "in OUTPUT/search; OUTPUT is training.output_dir.",
         usage="[--share SHARE] [--json]",
         example="mixer headroom recipes/demo.yaml --share 0.1",
         options={**_OPTIONS, "--runs": {**_OPTIONS["--runs"], "default": 0}},

@@ -23,7 +23,7 @@ def seen() -> Command:
         "computed from the run's ledger. Rows are numbered from 0, as in the stream's data set."
     )
     add = parser.add_argument
-    add("--stream", type=str, metavar="NAME", help="Stream of the rows. May be left out if there is only one.")
+    add("--stream", type=str, metavar="NAME", help="Stream of the rows; needed if there are several.")
     add("--row", type=int, nargs="+", metavar="N", help="Rows to look up.")
     add("--never", action="store_true", help="List the rows that were never trained on.")
     add("--step", type=int, metavar="N", help="List the rows of a step.")

@@ -12,7 +12,7 @@ from mixer.tools.console import only_json, show
 from mixer.tools.recipe.recipe import Recipe
 
 _NUM_RANKS = "Number of processes. Default: 1."
-_EVERY = "Show the mixture by parts of the run, each of this share of it."
+_EVERY = "Show the mixture in parts of the run, each this share of its length."
 _OPTIONS: dict[str, dict[str, Any]] = {
     "--num_ranks": {"type": int, "default": 1, "metavar": "N", "help": _NUM_RANKS},
     "--every": {"type": float, "default": 0.1, "metavar": "SHARE", "help": _EVERY},

@@ -125,7 +125,7 @@ def _accuracy(run: Run, objective: Objective | None) -> list[str]:
     best = int(np.nanargmin(losses))
     words = f"Its accuracy went from {values[0]:.1%} to {values[-1]:.1%}"
     if losses[-1] - losses[best] > WORSE * abs(losses[-1]) and values[-1] >= values[best]:
-        words += ", and is not below that of the best loss: the model has become too sure of its mistakes"
+        words += ", and is not below that at the lowest loss: the model has become too sure of its mistakes"
     return [f"{words}."]
 
 

@@ -79,7 +79,7 @@ def verdict(best_first: Sequence[tuple[Configuration, Measured]], measure: Measu
     (best, of_best), (other, of_other), *_ = best_first
     lead = _lead(f"{subject} ended", f"{direction} in {best.name} than in {other.name}", of_best, of_other)
     is_repeated = not math.isnan(bound(of_best, of_other))
-    seeds = [] if is_repeated else ["Another seed moves the result too, often by 1 % or more: repeat both to be sure."]
+    seeds = [] if is_repeated else ["Another seed changes the result too, often by 1 % or more: repeat both."]
     return [lead, f"It ended at {listed(ends)}; {direction} is better.", *seeds]
 
 

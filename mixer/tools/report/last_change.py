@@ -10,7 +10,7 @@ from mixer.tools.records.run import Run
 
 # What terms of policies say of a stream; others are told by their names.
 _SAID = {
-    "scores": "one more of its samples lowers the objective{goal} by the {rank} estimates",
+    "scores": "the estimated gain of the objective{goal} from one more of its samples is the {rank}",
     "last loss": "its last loss is the {rank}",
     "progress": "the change of its loss is the {rank}",
     "reward": "its mean loss, the reward, is the {rank}",

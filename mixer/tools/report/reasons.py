@@ -51,7 +51,7 @@ def why(best: Configuration, other: Configuration, differences: pd.DataFrame) ->
     if not names:
         return f"{best.name} and {other.name} gave all streams nearly the same share of the {unit}."
     texts = [f"{name} {ends[name][0]:.0%} → {ends[name][1]:.0%}{_repeated(best, name)}" for name in names]
-    return f"Compared with {other.name}, {best.name} drew other shares of the {unit}: {listed(first_of(texts))}."
+    return f"Compared with {other.name}, {best.name} drew different shares of the {unit}: {listed(first_of(texts))}."
 
 
 def _repeated(config: Configuration, name: str) -> str:
@@ -91,7 +91,7 @@ def price(best: Configuration, other: Configuration, differences: pd.DataFrame, 
         f"{name} ({before:.3f} → {after:.3f}, {after - before:+.3f})" for name in sets for before, after in [ends[name]]
     ]
     spent, before = _seconds(best), _seconds(other)
-    took = f"It took {duration(sum(spent))}, {other.name} {duration(sum(before))}"
+    took = f"{best.name} took {duration(sum(spent))}, {other.name} {duration(sum(before))}"
     took += f"; {duration(spent[-1])} went into measuring." if spent[-1] >= 1.0 else "."
     direction = "lower" if sign < 0 else "higher"
     found = f"Trade-off: the {measure} ended {direction} than with {other.name} on {listed(first_of(texts, 8))}."

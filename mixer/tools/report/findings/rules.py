@@ -107,7 +107,7 @@ def _lags(run: Run, name: str, rows: pd.DataFrame) -> str:
     active_epochs = float(np.diff(rows["epoch"].to_numpy(), prepend=0.0)[rows["active"].to_numpy()].sum())
     expected = active_epochs * float(rows["seen"].to_numpy()[-1]) / passes
     if passes < _LEAST_PART_OF_PASSES * active_epochs and expected > _FEWEST_SAMPLES:
-        return f"was covered by {coverage:.1%}, while {active_epochs:.2f} epochs of data were used"
+        return f"has a coverage of {coverage:.1%}, after {active_epochs:.2f} epochs of the mixture"
     return ""
 
 

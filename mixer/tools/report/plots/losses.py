@@ -128,7 +128,7 @@ def metrics(runs: Sequence[Run], most_points: int) -> Plot:
                 panels.append(panel(f"{run.name}: {metric}", lines, last_epoch(runs)))
     more = len(known) - MOST_METRICS
     caption = (
-        "Results of compute_metrics for each evaluation set: lines that part are sets that gain while others lose."
+        "Results of compute_metrics for each evaluation set: where lines part, some sets gain while others lose."
         f"{f' The table of streams has {more} more metrics.' if more > 0 else ''}"
     )
     return Plot("Metrics", caption, panels, colours)

@@ -29,7 +29,7 @@ def weights(runs: Sequence[Run], most_points: int) -> Plot:
     on_top = any((run.clock["total"] > run.clock["batch_size"]).any() for run in runs)
     why = "a memory was replayed on top of the weights (additional samples, beyond the batch size), or " * on_top
     caption = (
-        f"What was asked for. Where the mixture that was drawn differs, {why}a stream could not give it; a band that "
+        f"What was asked for. Where the drawn mixture differs, {why}a stream could not give as much; a band that "
         "narrows to nothing is starved."
     )
     return Plot("Weights", caption, panels, colours)

@@ -26,7 +26,7 @@ def rewards(runs: Sequence[Run], most_points: int) -> Plot:
             if lines:
                 panels.append(panel(f"{run.name}: {title}", lines, last_epoch(runs)))
     caption = (
-        "Means of each round, pale, and smoothed. A group is without signal if the rewards of all completions of its "
-        "prompt are equal: such prompts are solved, or hopeless, and teach nothing."
+        "Pale: means of each round; line: smoothed. A group is without signal if all completions of its "
+        "prompt have equal rewards: such prompts are solved, or hopeless, and teach nothing."
     )
     return Plot("Rewards", caption, panels, colours)

@@ -22,5 +22,5 @@ def schedules(runs: Sequence[Run], most_points: int) -> Plot:
         ]
         if any(run.clock[column].nunique() > 1 for run in runs):
             panels.append(panel(title, lines, last_epoch(runs), rangemode="tozero"))
-    caption = "Of each step, over all ranks. What stays as it is stands in the summary."
+    caption = "Per step, over all ranks. The summary has what stays constant."
     return Plot("Batch size and learning rate", caption, panels, colours)

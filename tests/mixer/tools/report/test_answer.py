@@ -125,7 +125,7 @@ def test_a_lead_has_a_reason_a_price_and_commands_that_come_next(tmp_path: Path)
     assert reason.endswith("math 31% → 75%, code 31% → 6% and chat 38% → 19%.")
     assert price.endswith("code (3.000 → 3.300, +0.300).")
     # 240 steps of 0.51 and 0.61 s.
-    assert took == "It took 2 min 26 s, uniform 2 min 2 s; 24.0 s went into measuring."
+    assert took == "auto took 2 min 26 s, uniform 2 min 2 s; 24.0 s went into measuring."
     assert found.has_price
     folder = tmp_path / "auto"
     assert [command for _, command in found.commands] == [

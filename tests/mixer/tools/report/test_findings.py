@@ -73,7 +73,7 @@ SAID: list[tuple[Alter, str, str, str]] = [
     (put("eval chat", "loss", np.nan, 6), "not finite", "chat", "chat in 1 evaluation, first at step 240"),
     (put("code", "count", 5), "starved", "code", f"code gave 1,200 samples, but {asked}"),
     (fading, "starved", "code", "code fell from a weight of 0.317 to 0.016"),
-    (lagging, "starved", "code", "code was covered by 6.0%, while 0.77 epochs of data were used"),
+    (lagging, "starved", "code", "code has a coverage of 6.0%, after 0.77 epochs of the mixture"),
     (repeated, "over-repeated", "chat", "chat 6.0 times without a cap, in 0.8 epochs of the mixture"),
     (both(repeated, third(max_epochs=2)), "over-repeated", "chat", "chat 6.0 times, beyond its cap of 2"),
     (put("eval code", "loss", RISING), "overfitting", "code", "code from 2.400 at step 120 to 2.800"),
