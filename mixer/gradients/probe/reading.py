@@ -308,8 +308,9 @@ class Reading:
             samples = multiply(gradients[start:end], inputs[start:end], room[num_present : num_present + end - start])
             with self._stopwatch.running():
                 norms.append(torch.linalg.vector_norm(samples, dim=2, dtype=dtype))
-                for local, places in groupby(range(start, end), self.rows.local.__getitem__):
-                    own = samples[next(places) - start :][: 1 + len(list(places))]
+                for local, numbers in groupby(range(end - start), self.rows.local[start:end].__getitem__):
+                    places = list(numbers)
+                    own = samples[places[0] : places[-1] + 1]
                     if local not in begun:
                         torch.sum(own, 0, dtype=dtype, out=pieces[local])
                     else:
