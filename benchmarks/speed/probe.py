@@ -9,7 +9,7 @@ stream* are read whole (`homogeneous=True`, a sketch; two for each stream with t
 is what one would do without a probe; it takes several times as long, and goes every third round. A run that measures
 one step in 20 pays a twentieth of what a step adds.
 
-*Operations* are those that a step gives to the device, views left out. A GPU that has less work in an operation than
+*Operations* are those that a step gives to a GPU, views left out; they are counted on any device. A GPU that has less work in an operation than
 the host needs to launch it, as with small models, takes as long as their number says.
 """
 
@@ -17,6 +17,7 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from transformers.utils import logging
 
 from benchmarks.common import in_words, new_parser, paired_ratio, rotated, show, spread, write_json
 from benchmarks.speed.overhead import add_shape, new_model, set_shape
-from mixer.gradients.probe import GradientProbe
+from mixer.gradients.probe import GradientProbe, reading
 
 PLAIN, AGAIN, GRAPH = "plain step", "plain step again", "K backwards of one graph"
 # Mode, whether the variance is measured too, and whether in micro-batches of one stream.
@@ -170,7 +171,8 @@ def measure(args: argparse.Namespace, num_streams: int) -> dict[str, Any]:
 
 
 def _operations(step: Step) -> int:
-    with Operations() as operations:
+    most = reading.BYTES_AT_ONCE  # on a GPU
+    with patch.object(reading, "BYTES_AT_ONCE_ON_CPU", most), Operations() as operations:
         step()
     return operations.count
 
@@ -202,12 +204,8 @@ def _show(args: argparse.Namespace, num_streams: int, figures: dict[str, Any]) -
     )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the benchmark, prints the tables and writes the figures.
-
-    Args:
-        argv: Command line; `None` takes the process's own.
-    """
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Reads the command line; `None` takes the process's own."""
     parser = new_parser(__doc__)
     add_shape(parser, _SHAPES)
     parser.add_argument("--streams", type=int, nargs="+", default=[3, 8], help="numbers of streams")
@@ -223,6 +221,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     set_shape(args, _SHAPES)
     if args.quick:
         args.streams, args.length, args.rounds, args.warmup = [3], 32, 4, 1
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the benchmark, prints the tables and writes the figures.
+
+    Args:
+        argv: Command line; `None` takes the process's own.
+    """
+    args = arguments(argv)
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     torch.set_num_threads(args.threads)
     figures = {}

@@ -14,7 +14,7 @@ from mixer.gradients.probe.row_streams import Rows, at_least_float32, distinct
 from mixer.gradients.probe.sums import Taker
 
 # Memory for the gradients of samples that are computed at once: few launches on a GPU, within the cache on a CPU.
-_BYTES_AT_ONCE, _BYTES_AT_ONCE_ON_CPU = 2**28, 2**21
+BYTES_AT_ONCE, BYTES_AT_ONCE_ON_CPU = 2**28, 2**21
 
 
 def product(inputs: Tensor, gradients: Tensor) -> Tensor:
@@ -289,17 +289,15 @@ class Reading:
     def _by_stream(self, inputs: Tensor, gradients: Tensor) -> Tensor:
         """Gradients by stream, `[num_present, height, width]`, at the cost of the whole gradient."""
         pieces = self._room(self.rows.num_present, inputs, gradients)
-        groups = [self.rows.by_stream(factor) for factor in (gradients, inputs)]
-        targets = pieces.split(len(pieces) // len(groups[0]))
-        results = [multiply(*own, target) for *own, target in zip(*groups, targets, strict=True)]
-        if pieces.dtype == inputs.dtype:
-            return pieces
-        return torch.cat(results).to(pieces.dtype)
+        own_gradients, own_inputs = self.rows.by_stream(gradients), self.rows.by_stream(inputs)
+        targets = torch.split(pieces, len(pieces) // len(own_inputs))
+        results = list(map(multiply, own_gradients, own_inputs, targets))
+        return pieces if pieces.dtype == inputs.dtype else torch.cat(results).to(pieces.dtype)
 
     def _by_sample(self, index: int, inputs: Tensor, gradients: Tensor) -> Tensor:
         """Gradients by stream from those of the samples, as many at once as memory is for, with the samples' norms."""
         num_rows, num_present, dtype = len(inputs), self.rows.num_present, at_least_float32(inputs.dtype)
-        most_bytes = _BYTES_AT_ONCE if inputs.device.type != "cpu" else _BYTES_AT_ONCE_ON_CPU
+        most_bytes = BYTES_AT_ONCE if inputs.device.type != "cpu" else BYTES_AT_ONCE_ON_CPU
         most = min(max(1, most_bytes // (4 * inputs.shape[2] * gradients.shape[2])), num_rows)
         room = self._room(num_present + most, inputs, gradients)
         pieces, norms, begun = room[:num_present], [], set[int]()
@@ -358,7 +356,7 @@ class Reading:
             kinds.setdefault((per_row.shape[1], per_row.dtype, per_row.device), []).append(index)
         for indices in kinds.values():
             vectors = self.rows.in_order(torch.stack([self._vectors[index] for index in indices], dim=1))
-            sums = torch.stack([own.sum(0) for own in vectors.split(self.rows.sizes)], dim=1)
+            sums = torch.stack([own.sum(0) for own in torch.split(vectors, self.rows.sizes)], dim=1)
             for index, pieces in zip(indices, sums, strict=True):
                 self._sums.add(index, pieces[:, :, None], self.rows.present)
             if self._squares is not None:
@@ -380,7 +378,7 @@ class Reading:
         device = self._squares.device
         parts = torch.stack([norms.to(device, non_blocking=True) for _, norms in known], dim=1)
         by_row = parts.double().square_().sum(2)
-        by_stream = torch.stack([own.sum(0) for own in by_row.split(self.rows.sizes)], dim=1)
+        by_stream = torch.stack([own.sum(0) for own in torch.split(by_row, self.rows.sizes)], dim=1)
         indices = torch.tensor([index for index, _ in known]).to(device, non_blocking=True)
         self._squares[indices[:, None], self.rows.present] += by_stream
 
