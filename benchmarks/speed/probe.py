@@ -9,8 +9,8 @@ stream* are read whole (`homogeneous=True`, a sketch; two for each stream with t
 is what one would do without a probe; it takes several times as long, and goes every third round. A run that measures
 one step in 20 pays a twentieth of what a step adds.
 
-*Operations* are those that a step gives to a GPU, views left out; they are counted on any device. A GPU that has less work in an operation than
-the host needs to launch it, as with small models, takes as long as their number says.
+*Operations* are those that a step gives to a GPU, views left out; they are counted on any device. A GPU that has less
+work in an operation than the host needs to launch it, as with small models, takes as long as their number says.
 """
 
 import argparse
