@@ -7,11 +7,14 @@ Run `python -m benchmarks gpu`. Each case is a process of its own, or one for ea
   *prefetch* has samples that take time to load, and is compared with a Trainer that has them too;
 - *llama-1b* and *llama-1b-lora*: a Llama of the shape of Llama-3.2-1B, trained whole, and by LoRA with gradient
   checkpointing;
-- *fsdp2*: the first model, sharded by FSDP2.
+- *fsdp2*: the first model, sharded by FSDP2;
+- *gradients-125m* and *gradients-1b*: `python -m benchmarks probe` with models of such sizes: the streams' gradients by
+  layer, or of micro-batches of one stream, with 2, 4 and 8 streams, with and without the variance.
 
-All contestants of a case have the same model and the same samples to draw from, take turns of a block of steps each,
-and are compared with the Trainer of the same round. The Trainer is there twice: the second shows what the comparison of
-equals gives. Memory is the peak of a run of some steps alone: weights, optimizer, activations and measurements.
+All contestants of the other cases have the same model and the same samples to draw from, take turns of a block of steps
+each, and are compared with the Trainer of the same round. The Trainer is there twice: the second shows what the
+comparison of equals gives. Memory is the peak of a run of some steps alone: weights, optimizer, activations and
+measurements.
 """
 
 import argparse
@@ -104,6 +107,11 @@ CASES = {
     "llama-1b": Case(_FEW, _LARGE, 4, 1_024),
     "llama-1b-lora": Case(_FEW, _LARGE, 4, 1_024, lora=True),
     "fsdp2": Case((PLAIN, AGAIN, "overhead", "losses"), _SMALL, 16, 512, fsdp=True),
+}
+_PROBE = "--device cuda --dtype bf16 --streams 2 4 8 --batch 16 --rounds 8 --block 8 --warmup 8"
+PROBES = {
+    "gradients-125m": "--vocabulary 32000 --layers 12 --hidden 768 --length 512",
+    "gradients-1b": "--vocabulary 128256 --layers 16 --hidden 2048 --length 256",
 }
 
 
@@ -238,7 +246,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         The options, for a GPU.
     """
     parser = new_parser(__doc__)
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="these cases")
+    parser.add_argument("--only", nargs="+", choices=[*CASES, *PROBES], default=[*CASES, *PROBES], help="these cases")
     parser.add_argument("--case", choices=CASES, help="this case, in this process")
     parser.add_argument("--samples", type=int, default=12_000, help="samples of all streams together")
     parser.add_argument("--workers", type=int, default=4, help="workers of those that load")
@@ -253,12 +261,18 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
+def probe_arguments(name: str, own: Sequence[str]) -> list[str]:
+    """Returns the command line of a case of `PROBES`, after `python -m benchmarks`."""
+    return ["probe", *_PROBE.split(), *("--quick" if "--quick" in own else PROBES[name]).split()]
+
+
 def _run_case(name: str, own: Sequence[str], folder: str) -> dict[str, Any]:
     """Runs a case in processes of its own, one for each GPU; gives its figures."""
     launcher = ["torch.distributed.run", "--standalone", f"--nproc_per_node={torch.cuda.device_count()}", "-m"]
-    launched = launcher if torch.cuda.device_count() > 1 or CASES[name].fsdp else []
+    is_launched = name in CASES and (torch.cuda.device_count() > 1 or CASES[name].fsdp)
+    benchmark = ["gpu", *own, "--case", name] if name in CASES else probe_arguments(name, own)
     file = Path(folder) / f"{name}.json"
-    command = [sys.executable, "-m", *launched, "benchmarks", "gpu", *own, "--case", name, "--json", str(file)]
+    command = [sys.executable, "-m", *launcher * is_launched, "benchmarks", *benchmark, "--json", str(file)]
     if subprocess.run(command).returncode:
         raise SystemExit(f"python -m benchmarks gpu: the case {name} failed; its error is above.")
     figures: dict[str, Any] = json.loads(file.read_text())

@@ -1,51 +1,72 @@
 """What a step costs in which the streams' gradients are measured, over a plain step of the same batch.
 
-Run `python -m benchmarks probe [--model gpt2]`; on a GPU `--device cuda --dtype bf16 --layers 12 --hidden 768`. A step
-is forward, backward and AdamW. Each competitor has a model and an optimizer of its own; they go in turns, step by step
-in rotated order, and each is compared with the plain step of the same round.
+Run `python -m benchmarks probe [--model gpt2]`; on a GPU `python -m benchmarks gpu --only gradients-125m`. A step is
+forward, backward and AdamW. The competitors train one model in turns, step by step in rotated order, and each is
+compared with the plain step of the same round; on a CPU by processor time.
 
-*Exact* and *sketch* are the modes of `GradientProbe`; *variance* adds the noise of the samples. *Idle* is a probe that
-was used once and is then only held. *K backwards of one graph* is what one would do without a probe; it takes several
-times as long, and goes every third round. A run that measures one step in 20 pays a twentieth of what a step adds.
+*Exact* and *sketch* are the modes of `GradientProbe`; *variance* adds the noise of the samples. *Micro-batches of one
+stream* are read whole (`homogeneous=True`, a sketch; two for each stream with the variance). *K backwards of one graph*
+is what one would do without a probe; it takes several times as long, and goes every third round. A run that measures
+one step in 20 pays a twentieth of what a step adds.
+
+*Operations* are those that a step gives to a GPU, views left out; they are counted on any device. A GPU that has less
+work in an operation than the host needs to launch it, as with small models, takes as long as their number says.
 """
 
 import argparse
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.utils import logging
 
 from benchmarks.common import in_words, new_parser, paired_ratio, rotated, show, spread, write_json
 from benchmarks.speed.overhead import add_shape, new_model, set_shape
-from mixer.gradients.probe import GradientProbe
+from mixer.gradients.probe import GradientProbe, reading
 
-PLAIN, AGAIN, IDLE, GRAPH = "plain step", "plain step again", "probe that is idle", "K backwards of one graph"
-# Mode, and whether the variance is measured too.
-PROBED: dict[str, tuple[Any, bool]] = {
-    "exact": ("exact", False),
-    "sketch": ("sketch", False),
-    "exact, variance": ("exact", True),
-    "sketch, variance": ("sketch", True),
+PLAIN, AGAIN, GRAPH = "plain step", "plain step again", "K backwards of one graph"
+# Mode, whether the variance is measured too, and whether in micro-batches of one stream.
+PROBED: dict[str, tuple[Any, bool, bool]] = {
+    "exact": ("exact", False, False),
+    "sketch": ("sketch", False, False),
+    "micro-batches of one stream": ("sketch", False, True),
+    "exact, variance": ("exact", True, False),
+    "sketch, variance": ("sketch", True, False),
+    "micro-batches of one stream, variance": ("sketch", True, True),
 }
-NAMES = (PLAIN, AGAIN, IDLE, *PROBED, GRAPH)
+NAMES = (PLAIN, AGAIN, *PROBED, GRAPH)
 # 17 million parameters, and 14.
 _SHAPES = {
     "llama": {"vocabulary": 8_192, "layers": 6, "hidden": 384},
     "gpt2": {"vocabulary": 20_000, "layers": 6, "hidden": 320},
 }
 _INTERVAL, _GRAPH_EVERY = 20, 3
-_AIMS = {IDLE: "1.00", **{name: "1.15" if variance else "1.05" for name, (_, variance) in PROBED.items()}}
+_AIMS = {name: "1.15" if variance else "1.05" for name, (_, variance, _) in PROBED.items()}
+_NO_WORK = ("empty", "new_empty", "_unsafe_view", "promote_types", "_record_function")  # besides views
 
 Step = Callable[[], None]
 
 
+class Operations(TorchDispatchMode):
+    """Counts the operations that give a device work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not (function.is_view or function.overloadpacket.__name__.startswith(_NO_WORK))
+        return function(*args, **(kwargs or {}))
+
+
 class Subject:
-    """A model that is trained on one batch, with an optimizer of its own.
+    """A model that is trained on one batch.
 
     Args:
         args: The command line.
@@ -55,22 +76,19 @@ class Subject:
     def __init__(self, args: argparse.Namespace, num_streams: int):
         self.device = torch.device(args.device)
         self.model: Any = new_model(args).to(self.device)
-        self.num_streams = num_streams
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+        self.num_streams, self._sketch_size = num_streams, args.sketch_size
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)  # as the Trainer's
         self._autocasts = args.dtype == "bf16"
         ids = torch.randint(args.vocabulary, (args.batch, args.length), generator=torch.Generator().manual_seed(1))
         self.ids = ids.to(self.device)
         streams = np.arange(args.batch) % num_streams
         self.stream_ids = streams if args.alternating else np.sort(streams)
 
-    def _logits(self) -> Tensor:
+    def _row_losses(self, ids: Tensor) -> Tensor:
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._autocasts):
-            logits: Tensor = self.model(input_ids=self.ids).logits
-        return logits
-
-    def _row_losses(self) -> Tensor:
-        logits = self._logits()[:, :-1].float().transpose(1, 2)
-        return F.cross_entropy(logits, self.ids[:, 1:], reduction="none").mean(1) / len(self.ids)
+            logits: Tensor = self.model(input_ids=ids).logits
+        losses = F.cross_entropy(logits[:, :-1].float().transpose(1, 2), ids[:, 1:], reduction="none")
+        return losses.mean(1) / len(self.ids)
 
     def _update(self) -> None:
         self.optimizer.step()
@@ -78,23 +96,36 @@ class Subject:
 
     def plain(self) -> None:
         """Does a step as the Trainer would."""
-        self._row_losses().sum().backward()  # type: ignore[no-untyped-call]
+        self._row_losses(self.ids).sum().backward()  # type: ignore[no-untyped-call]
         self._update()
 
-    def probed(self, probe: GradientProbe) -> None:
-        """Does a step in which one backward of the mixed batch is read.
+    def probed(self, name: str) -> Step:
+        """Returns a step in which the gradients are read, in one backward or one for each part of a stream."""
+        mode, variance, is_apart = PROBED[name]
+        probe = GradientProbe(
+            self.model,
+            self.num_streams,
+            mode,
+            variance=variance,
+            homogeneous=is_apart,
+            sketch_size=self._sketch_size,
+        )
+        places = [np.flatnonzero(self.stream_ids == k) for k in range(self.num_streams)]
+        parts = [part for own in places for part in np.array_split(own, 1 + variance) if len(part)]
+        micros = [(self.stream_ids[part], self.ids[torch.from_numpy(part)]) for part in parts]
 
-        Args:
-            probe: What reads it.
-        """
-        probe.start(self.stream_ids)
-        self._row_losses().sum().backward()  # type: ignore[no-untyped-call]
-        probe.finish()
-        self._update()
+        def step() -> None:
+            for stream_ids, ids in micros if is_apart else [(self.stream_ids, self.ids)]:
+                probe.start(stream_ids)
+                self._row_losses(ids).sum().backward()  # type: ignore[no-untyped-call]
+            probe.finish()
+            self._update()
+
+        return step
 
     def graph(self) -> None:
         """Does a step of one forward and as many backwards as streams, and multiplies the gradients."""
-        losses, parameters = self._row_losses(), list(self.model.parameters())
+        losses, parameters = self._row_losses(self.ids), list(self.model.parameters())
         of_streams = [losses[torch.from_numpy(self.stream_ids == k)].sum() for k in range(self.num_streams)]
         gradients = [torch.autograd.grad(loss, parameters, retain_graph=True) for loss in of_streams]
         gram = torch.zeros(len(gradients), len(gradients), dtype=torch.float64, device=self.device)
@@ -106,29 +137,6 @@ class Subject:
         self._update()
 
 
-def new_step(name: str, args: argparse.Namespace, num_streams: int) -> Step:
-    """Builds a competitor, with a model and an optimizer of its own.
-
-    Args:
-        name: Which one, of `NAMES`.
-        args: The command line.
-        num_streams: Number of streams.
-
-    Returns:
-        What does a step.
-    """
-    subject = Subject(args, num_streams)
-    if name == GRAPH:
-        return subject.graph
-    if name in (PLAIN, AGAIN):
-        return subject.plain
-    mode, variance = PROBED.get(name, ("exact", True))
-    probe = GradientProbe(subject.model, num_streams, mode, variance=variance, sketch_size=args.sketch_size)
-    if name == IDLE:
-        subject.probed(probe)  # and leaves nothing behind
-    return lambda: subject.plain() if name == IDLE else subject.probed(probe)
-
-
 def measure(args: argparse.Namespace, num_streams: int) -> dict[str, Any]:
     """Measures steps with one number of streams.
 
@@ -137,9 +145,12 @@ def measure(args: argparse.Namespace, num_streams: int) -> dict[str, Any]:
         num_streams: Number of streams.
 
     Returns:
-        `milliseconds`, and `ratio` over the plain step.
+        `milliseconds`, `operations`, and `ratio` of the time over the plain step.
     """
-    steps = {name: new_step(name, args, num_streams) for name in NAMES}
+    subject = Subject(args, num_streams)
+    steps: dict[str, Step] = {PLAIN: subject.plain, AGAIN: subject.plain, GRAPH: subject.graph}
+    steps |= {name: subject.probed(name) for name in PROBED}
+    steps = {name: steps[name] for name in NAMES}
     for _ in range(args.warmup):
         for step in steps.values():
             step()
@@ -150,6 +161,7 @@ def measure(args: argparse.Namespace, num_streams: int) -> dict[str, Any]:
                 times[name].append(_milliseconds(steps[name], args))
     return {
         "milliseconds": {name: spread(own) for name, own in times.items()},
+        "operations": {name: _operations(step) for name, step in steps.items()},
         "ratio": {
             name: paired_ratio(own, times[PLAIN][:: _GRAPH_EVERY if name == GRAPH else 1])
             for name, own in times.items()
@@ -158,14 +170,22 @@ def measure(args: argparse.Namespace, num_streams: int) -> dict[str, Any]:
     }
 
 
+def _operations(step: Step) -> int:
+    most = reading.BYTES_AT_ONCE  # on a GPU
+    with patch.object(reading, "BYTES_AT_ONCE_ON_CPU", most), Operations() as operations:
+        step()
+    return operations.count
+
+
 def _milliseconds(step: Step, args: argparse.Namespace) -> float:
-    synchronise = torch.cuda.synchronize if args.device == "cuda" else lambda: None
+    is_gpu = args.device == "cuda"
+    synchronise, clock = (torch.cuda.synchronize, time.perf_counter) if is_gpu else (lambda: None, time.process_time)
     synchronise()
-    started = time.perf_counter()
+    started = clock()
     for _ in range(args.block):
         step()
     synchronise()
-    return (time.perf_counter() - started) / args.block * 1e3
+    return (clock() - started) / args.block * 1e3
 
 
 def _show(args: argparse.Namespace, num_streams: int, figures: dict[str, Any]) -> None:
@@ -173,17 +193,19 @@ def _show(args: argparse.Namespace, num_streams: int, figures: dict[str, Any]) -
     for name, times in figures["milliseconds"].items():
         ratio = figures["ratio"].get(name)
         spread_out = f"{1.0 + (ratio['median'] - 1.0) / _INTERVAL:.4f}" if name in PROBED else ""
-        rows.append([name, f"{times['median']:,.0f}", in_words(ratio), _AIMS.get(name, ""), spread_out])
+        operations = f"{figures['operations'][name] / figures['operations'][PLAIN]:.2f}"
+        time_columns = [f"{times['median']:,.0f}", in_words(ratio), _AIMS.get(name, ""), spread_out]
+        rows.append([name, *time_columns, operations])
     title = f"{args.model}, {num_streams} streams, batch {args.batch} x {args.length}, {args.dtype} on {args.device}"
-    show(title, ["step", "ms", "over plain", "aim: at most", f"1 in {_INTERVAL}, computed"], rows)
+    show(
+        title,
+        ["step", "ms", "over plain", "aim: at most", f"1 in {_INTERVAL}, computed", "operations over plain"],
+        rows,
+    )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the benchmark, prints the tables and writes the figures.
-
-    Args:
-        argv: Command line; `None` takes the process's own.
-    """
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Reads the command line; `None` takes the process's own."""
     parser = new_parser(__doc__)
     add_shape(parser, _SHAPES)
     parser.add_argument("--streams", type=int, nargs="+", default=[3, 8], help="numbers of streams")
@@ -199,6 +221,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     set_shape(args, _SHAPES)
     if args.quick:
         args.streams, args.length, args.rounds, args.warmup = [3], 32, 4, 1
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the benchmark, prints the tables and writes the figures.
+
+    Args:
+        argv: Command line; `None` takes the process's own.
+    """
+    args = arguments(argv)
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     torch.set_num_threads(args.threads)
     figures = {}

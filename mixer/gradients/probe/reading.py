@@ -5,12 +5,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from mixer.gradients.probe.row_streams import Rows, at_least_float32, distinct
-from mixer.gradients.probe.sums import Taker, products
+from mixer.gradients.probe.sums import Taker
+
+# Memory for the gradients of samples that are computed at once: few launches on a GPU, within the cache on a CPU.
+BYTES_AT_ONCE, BYTES_AT_ONCE_ON_CPU = 2**28, 2**21
 
 
 def product(inputs: Tensor, gradients: Tensor) -> Tensor:
@@ -26,12 +30,20 @@ def product(inputs: Tensor, gradients: Tensor) -> Tensor:
     return (gradients.flatten(0, 1).T @ inputs.flatten(0, 1)).to(at_least_float32(inputs.dtype))
 
 
-def multiply(gradients: Tensor, inputs: Tensor, target: Tensor) -> None:
-    """Writes `gradientsᵀ inputs`; in half precision a product is rounded once, and sums are in float32."""
+def multiply(gradients: Tensor, inputs: Tensor, target: Tensor) -> Tensor:
+    """Computes `gradientsᵀ inputs` of several groups; in half precision a product is rounded once.
+
+    Args:
+        gradients: `[num_groups, length, height]`.
+        inputs: `[num_groups, length, width]`.
+        target: `[num_groups, height, width]`: memory for the result, which is used if it has the type of the factors.
+
+    Returns:
+        `[num_groups, height, width]`, of the type of the factors.
+    """
     if target.dtype == inputs.dtype:
-        torch.mm(gradients.T, inputs, out=target)
-    else:
-        target.copy_(gradients.T @ inputs)
+        return torch.bmm(gradients.mT, inputs, out=target)
+    return torch.bmm(gradients.mT, inputs)
 
 
 def squares_of_products(inputs: Tensor, gradients: Tensor) -> Tensor:
@@ -228,6 +240,7 @@ class Reading:
         self._sums, self._squares = sums, squares
         self._stopwatch, self._workspace = stopwatch, workspace
         self._vectors: dict[int, Tensor] = {}
+        self._norms: dict[int, list[tuple[int, Tensor]]] = {}  # by the number of their parts
         self.lookups: dict[int, Lookups] = {}
         self._postponed: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self._num_uses: Counter[int] = Counter()
@@ -258,14 +271,15 @@ class Reading:
 
     def _take_matrix(self, index: int, inputs: Tensor, gradients: Tensor) -> Tensor:
         by_sample = self._squares is not None and not is_short(inputs, gradients)
-        pieces = self._by_sample(index, inputs, gradients) if by_sample else self._by_stream(inputs, gradients)
+        ordered = [self.rows.in_order(factor) for factor in (inputs, gradients)]
+        pieces = self._by_sample(index, *ordered) if by_sample else self._by_stream(*ordered)
         with self._stopwatch.running():
             self._sums.add(index, pieces, self.rows.present)
             if self._squares is not None and not by_sample:
                 self._add_squares(index, squares_of_products(inputs, gradients))
             if index in self.lookups:
                 self.lookups[index].keep_head(inputs, gradients, pieces, self._squares is not None)
-        return pieces[0].clone() if len(pieces) == 1 else pieces.sum(0)
+        return pieces.sum(0)
 
     def _room(self, count: int, inputs: Tensor, gradients: Tensor) -> Tensor:
         """Memory for `[count, height, width]`, which the next layer reuses."""
@@ -275,25 +289,32 @@ class Reading:
     def _by_stream(self, inputs: Tensor, gradients: Tensor) -> Tensor:
         """Gradients by stream, `[num_present, height, width]`, at the cost of the whole gradient."""
         pieces = self._room(self.rows.num_present, inputs, gradients)
-        parts = zip(self.rows.by_stream(inputs), self.rows.by_stream(gradients), strict=True)
-        for piece, (own_inputs, own_gradients) in zip(pieces, parts, strict=True):
-            multiply(own_gradients, own_inputs, piece)
-        return pieces
+        own_gradients, own_inputs = self.rows.by_stream(gradients), self.rows.by_stream(inputs)
+        targets = torch.split(pieces, len(pieces) // len(own_inputs))
+        results = list(map(multiply, own_gradients, own_inputs, targets))
+        return pieces if pieces.dtype == inputs.dtype else torch.cat(results).to(pieces.dtype)
 
     def _by_sample(self, index: int, inputs: Tensor, gradients: Tensor) -> Tensor:
-        """Gradients by stream from one sample after the other, which costs little more, with the samples' norms."""
-        room = self._room(self.rows.num_present + 1, inputs, gradients)
-        pieces, buffer, squares, begun = room[:-1], room[-1], [], set()
-        for row, local in enumerate(self.rows.local):
-            target = buffer if local in begun else pieces[local]
-            multiply(gradients[row], inputs[row], target)
+        """Gradients by stream from those of the samples, as many at once as memory is for, with the samples' norms."""
+        num_rows, num_present, dtype = len(inputs), self.rows.num_present, at_least_float32(inputs.dtype)
+        most_bytes = BYTES_AT_ONCE if inputs.device.type != "cpu" else BYTES_AT_ONCE_ON_CPU
+        most = min(max(1, most_bytes // (4 * inputs.shape[2] * gradients.shape[2])), num_rows)
+        room = self._room(num_present + most, inputs, gradients)
+        pieces, norms, begun = room[:num_present], [], set[int]()
+        for start in range(0, num_rows, most):
+            end = min(start + most, num_rows)
+            samples = multiply(gradients[start:end], inputs[start:end], room[num_present : num_present + end - start])
             with self._stopwatch.running():
-                flat = target.view(1, -1)
-                squares.append(products(flat, flat)[0, 0])
-                if local in begun:
-                    pieces[local].add_(buffer)
-            begun.add(local)
-        self._add_squares(index, torch.stack(squares))
+                norms.append(torch.linalg.vector_norm(samples, dim=2, dtype=dtype))
+                for local, numbers in groupby(range(end - start), self.rows.local[start:end].__getitem__):
+                    places = list(numbers)
+                    own = samples[places[0] : places[-1] + 1]
+                    if local not in begun:
+                        torch.sum(own, 0, dtype=dtype, out=pieces[local])
+                    else:
+                        pieces[local].add_(own[0] if len(own) == 1 else own.sum(0, dtype=dtype))
+                    begun.add(local)
+        self._norms.setdefault(gradients.shape[2], []).append((index, torch.cat(norms)))
         return pieces
 
     # ---- Vectors and embeddings ----
@@ -316,9 +337,7 @@ class Reading:
             for index, factors in self._postponed.items():
                 inputs, gradients = (torch.cat(parts, dim=1) for parts in zip(*factors, strict=True))
                 self._take_matrix(index, inputs, gradients)
-            for index, per_row in self._vectors.items():
-                self._sums.add(index, self.rows.add_up(per_row)[:, :, None], self.rows.present)
-                self._add_squares(index, per_row.double().square().sum(1))
+            self._take_vectors()
             for index, lookups in self.lookups.items():
                 if lookups.gradients:
                     self.has_seen = True
@@ -326,7 +345,22 @@ class Reading:
                     self._sums.add_rows(index, unique, pieces, self.rows.present, lookups.head)
                     if self._squares is not None:
                         self._add_squares(index, lookups.squares(self.rows))
+            for known in self._norms.values():
+                self._add_norms(known)
         self.clear()
+
+    def _take_vectors(self) -> None:
+        """Records the vectors, those of one kind together."""
+        kinds: dict[tuple[int, torch.dtype, torch.device], list[int]] = {}
+        for index, per_row in self._vectors.items():
+            kinds.setdefault((per_row.shape[1], per_row.dtype, per_row.device), []).append(index)
+        for indices in kinds.values():
+            vectors = self.rows.in_order(torch.stack([self._vectors[index] for index in indices], dim=1))
+            sums = torch.stack([own.sum(0) for own in torch.split(vectors, self.rows.sizes)], dim=1)
+            for index, pieces in zip(indices, sums, strict=True):
+                self._sums.add(index, pieces[:, :, None], self.rows.present)
+            if self._squares is not None:
+                self._norms.setdefault(vectors.shape[2], []).extend(zip(indices, vectors.unbind(1), strict=True))
 
     def clear(self) -> None:
         """Releases all tensors: the graph of the loss holds this object, and a caller may hold the loss."""
@@ -335,6 +369,18 @@ class Reading:
         self.lookups.clear()
         self._postponed.clear()
         self._vectors.clear()
+        self._norms.clear()
+
+    def _add_norms(self, known: list[tuple[int, Tensor]]) -> None:
+        """Adds up squared norms of parts of the samples' gradients: for each parameter `[num_rows, num_parts]`."""
+        if self._squares is None:
+            return
+        device = self._squares.device
+        parts = torch.stack([norms.to(device, non_blocking=True) for _, norms in known], dim=1)
+        by_row = parts.double().square_().sum(2)
+        by_stream = torch.stack([own.sum(0) for own in torch.split(by_row, self.rows.sizes)], dim=1)
+        indices = torch.tensor([index for index, _ in known]).to(device, non_blocking=True)
+        self._squares[indices[:, None], self.rows.present] += by_stream
 
     def _add_squares(self, index: int, per_row: Tensor) -> None:
         if self._squares is not None:

@@ -20,6 +20,12 @@ class Rows:
         device: Device of the model.
 
     Attributes:
+        num_present: Number of streams with rows.
+        present: int64 `[num_present]`: these streams.
+        sizes: Their numbers of rows.
+        local: For each row, in the order of the streams, the position of its stream in `present`.
+        stream_ids: int64 `[num_rows]`: the streams, on the device.
+        local_ids: int64 `[num_rows]`: their positions in `present`.
         lengths: Numbers of tokens per row of the tensors so far, padding included.
     """
 
@@ -28,15 +34,15 @@ class Rows:
         self.counts = np.bincount(stream_ids[num_items > 0], minlength=num_streams)
         self.num_items = np.bincount(stream_ids, weights=num_items, minlength=num_streams)
         self.num_squared = np.bincount(stream_ids, weights=num_items**2, minlength=num_streams)
-        present, local = np.unique(stream_ids, return_inverse=True)
+        order = np.argsort(stream_ids, kind="stable")
+        present, local, sizes = np.unique(stream_ids, return_inverse=True, return_counts=True)
         self.num_present = len(present)
-        self.local: list[int] = local.tolist()
-        order = np.argsort(local, kind="stable")
+        self.local: list[int] = local[order].tolist()
+        self.sizes: list[int] = sizes.tolist()
         self.present, self.local_ids, self.stream_ids, self._order = (
             torch.from_numpy(ids).to(device, non_blocking=True) for ids in (present, local, stream_ids, order)
         )
         self._is_sorted = bool((order[1:] > order[:-1]).all())
-        self._sizes: list[int] = np.bincount(local).tolist()
         self.lengths: set[int] = set()
 
     def split(self, values: Tensor) -> Tensor | None:
@@ -60,30 +66,30 @@ class Rows:
             return values.reshape(self.num_rows, length, values.shape[-1])
         return None
 
+    def in_order(self, values: Tensor) -> Tensor:
+        """Sorts rows by stream.
+
+        Args:
+            values: `[num_rows, ...]`.
+
+        Returns:
+            The same values, if the rows are in the order of the streams.
+        """
+        return values if self._is_sorted else values.index_select(0, self._order)
+
     def by_stream(self, values: Tensor) -> Sequence[Tensor]:
         """Groups values by stream.
 
         Args:
-            values: `[num_rows, length, features]`.
+            values: `[num_rows, length, features]`, in order.
 
         Returns:
-            For each present stream `[its rows · length, features]`; views, if the rows are in the order of the streams.
+            For each present stream `[1, its rows · length, features]`, or all in one if the streams have equally many
+            rows; views.
         """
-        if not self._is_sorted:
-            values = values.index_select(0, self._order)
-        return torch.split(values.flatten(0, 1), [size * values.shape[1] for size in self._sizes])
-
-    def add_up(self, per_row: Tensor) -> Tensor:
-        """Sums rows by stream.
-
-        Args:
-            per_row: `[num_rows, features]`.
-
-        Returns:
-            `[num_present, features]`.
-        """
-        sums = torch.zeros(self.num_present, per_row.shape[1], dtype=per_row.dtype, device=per_row.device)
-        return sums.index_add_(0, self.local_ids, per_row)
+        if len(set(self.sizes)) == 1:
+            return [values.reshape(self.num_present, -1, values.shape[2])]
+        return torch.split(values.flatten(0, 1)[None], [size * values.shape[1] for size in self.sizes], dim=1)
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -82,12 +83,17 @@ def products(left: Tensor, right: Tensor) -> Tensor:
         float64 `[num_left, num_right]`.
     """
     size = left.shape[1]
-    whole = size - size % _BLOCK
-    result = left[:, whole:].double() @ right[:, whole:].double().T
-    if whole:
-        blocks = [part[:, :whole].reshape(len(part), -1, _BLOCK).transpose(0, 1) for part in (left, right)]
-        result = result + torch.bmm(blocks[0], blocks[1].transpose(1, 2)).sum(0, dtype=torch.float64)
-    return result
+    block = _block_of(size)
+    whole = size - size % block
+    blocks = [part[:, :whole].reshape(len(part), -1, block).transpose(0, 1) for part in (left, right)]
+    result = torch.bmm(blocks[0], blocks[1].transpose(1, 2)).sum(0, dtype=torch.float64)
+    return result if whole == size else result + left[:, whole:].double() @ right[:, whole:].double().T
+
+
+@cache
+def _block_of(size: int) -> int:
+    """Returns the length of a block: one without a rest if there is one of some length."""
+    return next((block for block in range(_BLOCK, _BLOCK // 16, -1) if not size % block), min(size, _BLOCK))
 
 
 class ExactSums:
@@ -101,8 +107,9 @@ class ExactSums:
     def __init__(self, targets: Sequence[Target], num_streams: int):
         self.sums: list[Tensor] = []
         self.relative_variances = torch.zeros(len(targets), dtype=torch.float64)
-        shape = (len(targets), num_streams, num_streams)
-        self._products = torch.zeros(shape, dtype=torch.float64, device=targets[0].device)
+        self._shape, self._device = (len(targets), num_streams, num_streams), targets[0].device
+        self._added: list[tuple[int, Tensor]] = []
+        self._present = torch.empty(0)
 
     def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
         """See `Taker.add`."""
@@ -115,11 +122,18 @@ class ExactSums:
         if others is not None:
             crossed = products(flat, others.flatten(1))
             added = added + crossed + crossed.T
-        self._products[index, present[:, None], present] += added.to(self._products.device)
+        self._added.append((index, added.to(self._device, non_blocking=True)))
+        self._present = present  # the same for all parameters
 
     def products(self) -> Tensor:
         """Returns the products of the streams' gradients, float64 `[num_parameters, num_streams, num_streams]`."""
-        return self._products
+        result = torch.zeros(self._shape, dtype=torch.float64, device=self._device)
+        if self._added:
+            added = torch.stack([products for _, products in self._added])
+            indices = torch.tensor([index for index, _ in self._added]).to(self._device, non_blocking=True)
+            present = self._present.to(self._device, non_blocking=True)
+            result.index_put_((indices[:, None, None], present[:, None], present), added, accumulate=True)
+        return result
 
 
 class LinearSums:

@@ -1,6 +1,6 @@
 """The benchmark for GPUs: its refusal without one, and a case on a CPU."""
 
-from benchmarks.speed import gpu
+from benchmarks.speed import gpu, probe
 
 
 def test_a_case_runs_on_a_cpu() -> None:
@@ -10,3 +10,12 @@ def test_a_case_runs_on_a_cpu() -> None:
     names = set(gpu.CASES["llama-125m"].contestants)
     assert figures["peak_bytes"].keys() == figures["milliseconds_per_step"].keys() == names
     assert figures["ratio"].keys() == names - {gpu.PLAIN, gpu.LOADING}
+
+
+def test_the_cases_of_gradients_run_on_a_cpu() -> None:
+    assert len({len(gpu.probe_arguments(name, [])) for name in gpu.PROBES}) == 1
+    args = probe.arguments(gpu.probe_arguments("gradients-1b", ["--quick"])[1:])
+    args.device, args.batch, args.block = "cpu", 6, 1
+    operations = probe.measure(args, 3)["operations"]
+    assert operations.keys() == set(probe.NAMES)
+    assert operations["exact, variance"] < operations["micro-batches of one stream, variance"]
