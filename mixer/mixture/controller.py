@@ -85,6 +85,7 @@ class Mixing:
     def _begin(self, planner: Planner) -> None:
         self.planner = planner
         planner.check_additional(self._weights.additional)
+        planner.match_lengths(self._weights.value)
         if self.loss_units is not None:
             self.loss_units.start()
         # `[3, num_streams]`: what is known of the streams' samples once they are loaded; the names show the rows.
