@@ -187,14 +187,15 @@ class StreamSamples:
 
 
 @contextlib.contextmanager
-def try_user_code(failure: str, may_draw: bool = True) -> Iterator[None]:
+def try_user_code(failure: str, seeds: bool = True) -> Iterator[None]:
     """Tries the user's code, without a change of the random numbers of the run; only logs a failure.
 
     Args:
         failure: What is logged.
-        may_draw: Whether the code may draw random numbers: to seed and restore them takes a tenth of a millisecond.
+        seeds: Whether to seed and restore the generators, a tenth of a millisecond: not where nothing draws, or within
+            code that does.
     """
-    with seeded(0) if may_draw else contextlib.nullcontext():
+    with seeded(0) if seeds else contextlib.nullcontext():
         try:
             yield
         except Exception:

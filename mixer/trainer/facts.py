@@ -146,9 +146,11 @@ def _check_lack_of_labels(model: nn.Module, stream: Stream, sample: Any, inputs:
 def _first_samples(samples: StreamSamples) -> dict[int, Any]:
     """Reads the first sample of each map-style stream; one that cannot be read is reported when it is used."""
     first, missing = dict[int, Any](), dict[int, Sequence[Any]]()
-    for number, (stream, dataset) in enumerate(zip(samples.streams, samples.datasets(), strict=True)):
-        if not (stream.is_iterable or stream.is_memory):
-            with try_user_code(f"The first sample of stream {stream.name!r} cannot be read."):
+    with seeded(0):
+        for number, (stream, dataset) in enumerate(zip(samples.streams, samples.datasets(), strict=True)):
+            if stream.is_iterable or stream.is_memory:
+                continue
+            with try_user_code(f"The first sample of stream {stream.name!r} cannot be read.", seeds=False):
                 try:
                     first[number] = dataset[0]
                 except KeyError as error:
