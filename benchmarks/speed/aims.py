@@ -123,6 +123,7 @@ def _aims(args: argparse.Namespace) -> list[Aim]:
     num, runs, sources = args.streams, *args.fit
     return [
         Aim("mixer train --help, s", 1.0, lambda folder: _seconds("train", "--help")),
+        Aim("mixer continual --help, s", 1.0, lambda folder: _seconds("continual", "--help")),
         Aim(
             "mixer simulate recipes/demo.yaml, s",
             4.0,
