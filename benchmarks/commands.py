@@ -50,7 +50,6 @@ COMMANDS = {
             *("--scenario", "small_target", "--data-dir", DATA, "--folder", FOLDER),
         ),
     ),
-    "worth": Command("quality.worth", "What was a source worth, and what do forks of one run gain?", None, _QUICK),
     "swarms": Command("swarms.command", "Do fits find the best mixture from few runs?", None, _QUICK),
     "continual": Command(
         "continual.command",
@@ -68,16 +67,6 @@ COMMANDS = {
         "forgetting", "What is left of a chat model after fine-tuning, without its old data?", None, None
     ),
     "faults": Command("faults.command", "What does a fault on one rank lose?", 7, (*_QUICK, "--kinds", "kill-one")),
-    "scale": Command(
-        "scale.command",
-        "How do planning and records grow with streams, batch, ranks, steps and data?",
-        2,
-        ("--parts", "exact"),
-    ),
-    "sentences": Command(
-        "sentences", "Do the trainers of sentence-transformers train as without us, and what of each set?", None, None
-    ),
-    "rewards": Command("rewards", "Does mixing prompts by rewards help the worst task of GRPO?", None, _QUICK),
     "peers": Command(
         "peers.command",
         "How does the same work go with other toolkits?",

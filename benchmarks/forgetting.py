@@ -263,7 +263,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=_NUM_STEPS)
     parser.add_argument("--folder", type=Path, default=Path("runs/forgetting"), help="keeps the model's own answers")
-    parser.add_argument("--results", type=Path, default=Path(__file__).with_suffix(".jsonl"), help="a run a line")
+    parser.add_argument("--results", type=Path, default=Path(__file__).with_suffix(".jsonl"), help="one run per line")
     parser.add_argument("--parallel", type=int, default=1, help="processes of one thread each")
     parser.add_argument("--report", action="store_true", help="print what was run, and run nothing")
     args = parser.parse_args(argv)

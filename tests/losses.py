@@ -121,12 +121,6 @@ def hard_half(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> T
     return terms[len(terms) // 2 :].mean()
 
 
-def log_mean_exp(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-    """The logarithm of the mean of the exponentials of terms."""
-    terms = _terms(outputs, labels)[labels[:, 1:].ne(_IGNORED)]
-    return terms.logsumexp(dim=0) - torch.tensor(float(len(terms))).log()
-
-
 # Name, loss (`None`: the model's own), and whether its gradient is that of the whole batch however it is cut.
 LOSSES: dict[str, tuple[Loss | None, bool]] = {
     "the model's own": (None, True),

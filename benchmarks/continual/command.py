@@ -70,9 +70,9 @@ def run_once(
         base_dir: Folder that keeps the models that runs begin with.
 
     Returns:
-        All metrics, accuracies in per cent, the samples a second of the first task that replays and of the last one and
-        their ratio (`first_rate`, `last_rate`, `last_over_first`), `seconds` of the processor, evaluation included, and
-        the memory, `peak_bytes`, `growth_bytes` and `kept_bytes`, what is kept from task to task beside the model.
+        All metrics, accuracies in per cent, the samples per second of the first task that replays and of the last one
+        and their ratio (`first_rate`, `last_rate`, `last_over_first`), `seconds` of the processor, evaluation included,
+        and the memory, `peak_bytes`, `growth_bytes` and `kept_bytes`, what is kept from task to task beside the model.
     """
     peak = Peak()
     set_seed(seed)
@@ -186,7 +186,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--protocol", nargs="+", choices=[*PROTOCOLS, _ALL], default=[_ALL])
     parser.add_argument("--method", nargs="+", choices=[*METHODS, _ALL], default=[_ALL])
     memory = parser.add_mutually_exclusive_group()
-    memory.add_argument("--memory-per-class", dest="memory", type=int, help="entries a class (and task, if domains)")
+    memory.add_argument("--memory-per-class", dest="memory", type=int, help="entries per class (and task, if domains)")
     memory.add_argument("--buffer", dest="memory", type=int, help="entries in all; default: the protocol's")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--data-dir", type=Path, help="folder of the data")

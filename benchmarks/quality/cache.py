@@ -1,7 +1,7 @@
 """What a run of `benchmarks.quality` is, and where its result is kept: by a digest of all that matters.
 
 A new result has a file of its own in a working folder. Those that count stand in `results/` too, a file a scenario
-with a line a run, so that the tables of the documentation can be printed from the repository.
+with one line per run, so that the tables of the documentation can be printed from the repository.
 """
 
 import hashlib

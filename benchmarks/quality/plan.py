@@ -13,7 +13,6 @@ from benchmarks.common import rotated
 from benchmarks.quality.cache import Run, results
 from benchmarks.quality.grid import few, grid
 from benchmarks.quality.policies import (
-    FORK_TEST,
     HALF_TARGET,
     REPLAY_BOUND,
     TARGET_ONLY,
@@ -53,8 +52,6 @@ def planned(scenario: Scenario, names: Sequence[str], seeds: Sequence[int], data
     entries, runs = {name: entry for name, entry in competitors(scenario.size).items() if name in names}, []
     if not bounded_streams(scenario):
         entries.pop(REPLAY_BOUND, None)
-    if scenario.objective.bounds or scenario.is_quick:
-        entries.pop(FORK_TEST, None)  # forks compare no bounds, and take longer runs
     if len({*scenario.importance}) == 1 and any(scenario.importance):
         entries = {name: own for name, own in entries.items() if name not in (TARGET_ONLY, HALF_TARGET)}  # as uniform
     for seed in seeds if entries else ():

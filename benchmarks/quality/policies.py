@@ -42,7 +42,7 @@ from mixer.policies import Policy
 from mixer.policies.registry import as_policy, built_in_policies
 from replay import ReplayBound
 
-UNIFORM, AUTO, FORK_TEST, MOST_SIMILAR = "Uniform", "auto", "ForkTest", "most similar source"
+UNIFORM, AUTO, MOST_SIMILAR = "Uniform", "auto", "most similar source"
 TARGET_ONLY, HALF_TARGET, CONCATENATION = "target only", "half for the target", "concatenation by TRL"
 SFT, REPLAY_BOUND = "SFTTrainer", "ReplayBound"  # the first is no policy: the class of concatenation
 # In settings, replaced when a policy is made: validation losses by stream, samples of the run, and shares by text.
@@ -76,7 +76,7 @@ _ENTRIES: dict[str, Entry] = {
 }
 
 # Beside these, of a model with scenarios of its own.
-_OF_OWN = (UNIFORM, "Proportional", "Temperature", AUTO, FORK_TEST)
+_OF_OWN = (UNIFORM, "Proportional", "Temperature", AUTO)
 _ONLY_OF_OWN: dict[str, Entry] = {TARGET_ONLY: Entry("Fixed", {"weights": BY_TARGET})}
 _ONLY_OF_CHATS: dict[str, Entry] = {
     CONCATENATION: Entry(SFT),

@@ -7,13 +7,12 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.presenting import markdown
-from benchmarks.quality.policies import AUTO, FORK_TEST, MOST_SIMILAR, UNIFORM
+from benchmarks.quality.policies import AUTO, MOST_SIMILAR, UNIFORM
 from benchmarks.quality.report import BEST, LEAST_HEADROOM
 
 Summaries = Mapping[str, Mapping[str, Any]]  # by scenario, what `summarise` gave
 
 _MUCH_HEADROOM = 5.0  # per cent, from which on samples to uniform's result are looked at
-_ROUNDING = 1e-3  # per cent, by which kept results differ from those of the run
 _LEAST_EXCESS = 1.0  # points over a bound, from which on it is shown
 
 
@@ -27,7 +26,7 @@ def report(title: str, summaries: Summaries) -> str:
     Returns:
         Markdown: noise and headroom, the policies in short, their objectives, each run, and shares of the headroom.
     """
-    tables = (_headroom, _in_short, _objectives, _each_run, _forks, _shares, _counted)
+    tables = (_headroom, _in_short, _objectives, _each_run, _shares, _counted)
     parts = [f"### {title}", *(table_of(summaries) for table_of in tables)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -74,12 +73,8 @@ def by_kind(summaries: Summaries, kinds: Mapping[str, str]) -> str:
 
 def _runs(row: Mapping[str, Any], summary: Mapping[str, Any]) -> list[float]:
     """Gives how far each run is above uniform mixing on its seed, in per cent."""
-    return list(_by_seed(row, summary).values())
-
-
-def _by_seed(row: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[int, float]:
     own, base = row["objective"], summary["policies"][UNIFORM]["objective"]
-    return {seed: 100.0 * (own[seed] - base[seed]) / abs(base[seed]) for seed in sorted(own.keys() & base.keys())}
+    return [100.0 * (own[seed] - base[seed]) / abs(base[seed]) for seed in sorted(own.keys() & base.keys())]
 
 
 def _most(row: Mapping[str, Any], summary: Mapping[str, Any]) -> float:
@@ -146,22 +141,6 @@ def _each_run(summaries: Summaries) -> str:
             runs = _runs(summary["policies"][name], summary)
             rows.append([scenario, f"`{name}`", ", ".join(f"{own:+.1f}" for own in runs), f"{max(runs):+.1f}"])
     return table("Each run over uniform mixing, per cent, by seed", ["scenario", "policy", "runs", "worst"], rows)
-
-
-def _forks(summaries: Summaries) -> str:
-    """Compares runs with a test by forks and those of the policy that it tests, on the same seeds."""
-    pairs = []
-    for summary in (own for own in summaries.values() if {AUTO, FORK_TEST} <= own["policies"].keys()):
-        own, tested = (_by_seed(summary["policies"][name], summary) for name in (AUTO, FORK_TEST))
-        pairs += [(own[seed], tested[seed]) for seed in own.keys() & tested.keys()]
-    if not pairs:
-        return ""
-    changes = [tested - own for own, tested in pairs if abs(tested - own) > _ROUNDING]
-    better, mean_change = sum(change < 0.0 for change in changes), float(np.mean(changes)) if changes else 0.0
-    cells = [str(len(pairs)), str(len(changes)), str(better), f"{mean_change:+.2f}"]
-    cells += [f"{np.mean(runs):+.2f}; {max(runs):+.1f}" for runs in zip(*pairs, strict=True)]
-    heads = ["runs", "left", "better for it", "mean change", *(f"`{name}`: mean; worst" for name in (AUTO, FORK_TEST))]
-    return table(f"`{FORK_TEST}` beside `{AUTO}`, which it tests, per cent over uniform mixing", heads, [cells])
 
 
 def _shares(summaries: Summaries) -> str:

@@ -21,9 +21,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
 from benchmarks.common import QUIET, new_parser, show, write_json
-from benchmarks.scale.long_ledgers import write_ledger
 from benchmarks.speed.competitors import LazyRows
 from benchmarks.speed.loading import OURS, throughput
+from benchmarks.speed.long_ledgers import write_ledger
 from benchmarks.speed.padding import padding
 from mixer import MixingTrainer
 

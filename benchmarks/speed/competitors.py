@@ -1,4 +1,4 @@
-"""The data of the benchmarks of loading and of scale, and a controller over it."""
+"""The data of the benchmarks of loading, and a controller over it."""
 
 from collections.abc import Sequence
 from typing import Any

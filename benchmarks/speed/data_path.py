@@ -43,7 +43,7 @@ def _show_loading(results: Sequence[Any], lags: dict[int, dict[str, int]]) -> No
             sizes = [own["kind"], str(own["batch_size"]), str(own["num_workers"])]
             rows.append([name, *sizes, f"{rate['median']:.3g}", in_words(own["ratio"].get(name)), str(lag)])
     columns = ["", "samples", "batch", "workers", "thousand/s", f"this one / {THEIRS}", "staleness"]
-    show("Loading alone (tokens: in memory; slow: 5 ms a sample); staleness in steps", columns, rows)
+    show("Loading alone (tokens: in memory; slow: 5 ms per sample); staleness in steps", columns, rows)
 
 
 def _show_padding(results: Sequence[Any]) -> None:

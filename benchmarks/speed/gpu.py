@@ -225,7 +225,7 @@ def _show(args: argparse.Namespace, figures: dict[str, Any]) -> None:
         f"parameters, batch {case.batch} x {case.length}; torch {torch.__version__}; {args.rounds} rounds of "
         f"{args.block} steps after {args.warmup}"
     )
-    show(title, ["", "ms a step", "over its Trainer", "mean of all rounds", "peak MiB"], rows)
+    show(title, ["", "ms per step", "over its Trainer", "mean of all rounds", "peak MiB"], rows)
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:

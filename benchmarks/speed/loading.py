@@ -159,7 +159,7 @@ def rates(sources: Mapping[str, Source], rounds: int, seconds: float, clock: Clo
         clock: Gives seconds; that of the thread's processor where it alone works.
 
     Returns:
-        By name the samples a second of each turn.
+        By name the samples per second of each turn.
     """
     measured: dict[str, list[float]] = {name: [] for name in sources}
     gc.collect()  # no old loader may be collected in a worker, whose copy of it would end those of others

@@ -260,5 +260,5 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"batch {args.batch} x {args.length}, {args.threads} threads; {args.rounds} rounds; "
         f"losses agree to {figures['largest_loss_difference']:.1e}"
     )
-    show(title, ["", "ms a step", "least to most", "over Trainer"], rows)
+    show(title, ["", "ms per step", "least to most", "over Trainer"], rows)
     write_json(args.json, {"arguments": vars(args), **figures})

@@ -55,7 +55,7 @@ DIFFERENCES = {
     "logging_nan_inf_filter": "Filters the loss of a whole step, not of a micro-batch. "
     '`nonfinite="warn" | "skip" | "raise"` decides what happens to the step.',
     "disable_tqdm": "The progress bar follows the data clock and shows coverage per stream. Without a terminal there "
-    "is no bar. Log entries are printed as [a line each](watching.md#the-printed-log).",
+    "is no bar. Log entries are printed as [one line each](watching.md#the-printed-log).",
     "report_to": "The Trainer's trackers get the entries of streams as `train/loss/NAME` and the like "
     "([names](watching.md#trackers)).",
     "eval_on_start": "Not repeated when a run resumes from a checkpoint.",

@@ -66,7 +66,7 @@ def drawn(page: str) -> pd.DataFrame:
         page: The page on measured policies.
 
     Returns:
-        A row a kind of scenarios, a column a policy: per cent over uniform mixing, NaN where it was not run.
+        One row per kind of scenario, one column per policy: per cent above uniform mixing, NaN where it was not run.
     """
     table = page[page.index("| what was drawn |") :].partition("\n\n")[0].splitlines()
     heads, _, *rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table]

@@ -136,7 +136,7 @@ def why_not(checkpoint: Path, allow_inexact: bool) -> str | None:
     """Says why a run does not go on from a checkpoint of its own; `None` if it can."""
     problem = checkpoint_files.find_problem(checkpoint, allow_inexact)
     if problem is None and (checkpoint_files.read_marker(checkpoint) or {}).get("superseded", False):
-        return "a run started over, or at an earlier step, after it was saved"
+        return "an earlier run in this folder saved it"
     return problem
 
 

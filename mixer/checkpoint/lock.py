@@ -108,7 +108,11 @@ class FolderLock:
             )
 
     def _reason(self, error: OSError) -> str:
-        return f"{self._path.name} is a link, which no run makes" if error.errno == errno.ELOOP else str(error.strerror)
+        return (
+            f"{self._path.name} is a symbolic link, which no run creates"
+            if error.errno == errno.ELOOP
+            else str(error.strerror)
+        )
 
     def _in_use(self, owner: str) -> ValueError:
         hint = (

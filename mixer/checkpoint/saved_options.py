@@ -92,8 +92,8 @@ def other_options(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     saved_hold, new_hold = ([name for name in names if (name[0] in _KEPT) is is_kept] for is_kept in (True, False))
     sentences = {
-        "These go on as they were saved, with the state of the optimizer, schedule and random numbers": saved_hold,
-        "These take effect as they are set now": new_hold,
+        "These keep their saved values, with the state of the optimizer, schedule and random numbers": saved_hold,
+        "These have their new values": new_hold,
     }
     return " ".join(
         f"{text}: {', '.join(_change(name, before.get(name), after.get(name)) for name in own)}."

@@ -98,8 +98,8 @@ class StartingPoint:
         found = [] if is_own else replaceable(folder)
         if found and self._trainer.is_world_process_zero():
             logger.warning(
-                "output_dir: %s has checkpoints of an earlier run (the last is %s), whose place this run takes. To go "
-                "on with that one, call train(resume_from_checkpoint=True); to keep it, set another output_dir.",
+                "output_dir: %s has checkpoints of an earlier run (the last is %s), which this run replaces. To "
+                "continue that one, call train(resume_from_checkpoint=True); to keep it, set another output_dir.",
                 *(folder, checkpoint_files.lasting(found[0]).name),
             )
         if checkpoint is None:

@@ -137,7 +137,7 @@ def _facts(card: Mapping[str, Any]) -> dict[str, str]:
         "policy": as_code(card["policy"] or "unknown"),
         "objective": "none declared" if card["objective"] is None else as_code(json.dumps(card["objective"])),
         "seeds": f"{as_code(card['seed'])} (training), {as_code(card['data_seed'])} (order of the data)",
-        "sources that never got in": ", ".join(map(as_code, card["never_drawn"])) or "none",
+        "sources that never joined": ", ".join(map(as_code, card["never_drawn"])) or "none",
         "evaluation sets with rows of sources": as_code(shared)
         if shared
         else "none known to the run (it compares data sets, not texts)",

@@ -62,7 +62,7 @@ def rows_of(step: int, levels: Sequence[Level], names: Sequence[str]) -> dict[st
 
     Args:
         step: Number of steps done when it was made.
-        levels: The levels of the policy; terms that are neither one number nor one a stream are left out.
+        levels: The levels of the policy; terms that are neither one number nor one per stream are left out.
         names: Names of the run's streams.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Rows that cover an interval of steps: of very many streams a row a step would take gigabytes."""
+"""Rows that cover an interval of steps: of very many streams one row per step would take gigabytes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.saved_state import HasState
 
-MOST_STREAMS = 256  # with a row a step each
+MOST_STREAMS = 256  # with a row per step each
 _ROWS_A_STEP = 100  # of more streams, on average: at most 10 kB
 _SUMS = frozenset({"count", "items", "tokens", "labels"})
 _MEANS_OF_STEPS = frozenset({"weight", "policy_weight", "loss_weight"})
 
 
 def default_interval(num_streams: int) -> int:
-    """Chooses the number of steps that a row covers: bytes a step stay bounded for any number of streams.
+    """Chooses the number of steps that a row covers: bytes per step stay bounded for any number of streams.
 
     Example:
         >>> [default_interval(num_streams) for num_streams in (256, 257, 10_000)]
@@ -73,7 +73,7 @@ class StreamMeans(HasState):
 
 
 class IntervalRows:
-    """Rows of a table, one a stream for each interval of steps.
+    """Rows of a table, one per stream for each interval of steps.
 
     Counts are summed exactly, losses are means over items and weights means over steps; all other columns are those of
     the last step. Intervals end at multiples of their length, and at `end`.

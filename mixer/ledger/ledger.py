@@ -117,7 +117,7 @@ class Ledger:
         return {name: table.num_rows() for name, table in self._own()}
 
     def record_streams(self, step: int, names: tuple[str, ...], columns: Mapping[str, NDArray[Any]]) -> None:
-        """Adds a step's rows, one a stream.
+        """Adds a step's rows, one per stream.
 
         Args:
             step: Number of the step, from 1, as the Trainer logs it.
@@ -163,7 +163,7 @@ class Ledger:
             self.record(table, {"step": [step] * len(columns["stream"]), **columns})
 
     def record_gradients(self, step: int, names: tuple[str, ...], statistics: GradientStatistics) -> None:
-        """Adds a measurement of the streams' gradients, one row a stream.
+        """Adds a measurement of the streams' gradients, one row per stream.
 
         Args:
             step: Number of the step, from 1, as the Trainer logs it.
@@ -282,7 +282,7 @@ class Ledger:
         """Reads the position of the run after each step.
 
         Returns:
-            One row a step: step, samples and tokens (so far), epoch, progress (share of the budget), batch_size
+            One row per step: step, samples and tokens (so far), epoch, progress (share of the budget), batch_size
             (asked for), total (its samples), learning_rate, learning_rate_factor (what the batch size multiplied it
             by), loss (mean over all items, by which gradients were taken), gradient_norm (before clipping; NaN
             without), and the numbers of `mixer.measurements`, NaN where no policy needed them.
@@ -293,7 +293,7 @@ class Ledger:
         """Reads the timings.
 
         Returns:
-            One row a step: step, total, micro_batches, and of the main rank: hits and misses (samples that
+            One row per step: step, total, micro_batches, and of the main rank: hits and misses (samples that
             workers had, or had not, been asked for ahead; both 0 without workers), load_seconds, train_seconds,
             probe_seconds (for measuring gradients; 0 where they were not).
         """
@@ -335,7 +335,7 @@ class Ledger:
         Returns:
             One row per decision, level and term: step (steps done when it was made; it rules from the next one on),
             control (`"weights"`), level (0 for the innermost policy, then its wrappers), rule (name of the policy),
-            term (`"decided ..."` for the decision itself), values (one number, or one a stream in the order of
+            term (`"decided ..."` for the decision itself), values (one number, or one per stream in the order of
             `streams` at that step; NaN for a stream that the level does not see). None of a policy that never changes
             its first decision. Version 0.1.0 also recorded those on the `"batch_size"`.
         """

@@ -112,7 +112,7 @@ class Recorder(HasState):
             self._write_steps()
 
     def _columns(self, result: StepResult) -> _Columns:
-        """Gives the columns of a step's rows, one a stream, but for the losses."""
+        """Gives the columns of a step's rows, one per stream, but for the losses."""
         mixing, planner, epochs, plan = self._mixing, self._mixing.planner, self._mixing.stream_epochs, result.plan
         ones = np.ones(len(plan.counts))
         return {

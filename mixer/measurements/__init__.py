@@ -4,7 +4,6 @@ import re
 
 from mixer.measurements.alignment import Alignment as Alignment, TargetStatistics as TargetStatistics, Worth as Worth
 from mixer.measurements.evaluation_loss import EvaluationLoss as EvaluationLoss
-from mixer.measurements.forks import ForkGain as ForkGain, Forks as Forks
 from mixer.measurements.gradient_norm import GradientNorm as GradientNorm
 from mixer.measurements.gradients import (
     GradientNoise as GradientNoise,

@@ -269,28 +269,10 @@ class Mixing:
         """
         ahead = self._ahead()
         ahead.end_step()
-        yield from ahead._to_the_end()  # noqa: SLF001 a copy of this
-
-    def branch(self, weights: FloatArray) -> Iterator[StepPlan]:
-        """Plans the coming steps at other weights, constant ones, without side effects.
-
-        Args:
-            weights: `[num_streams]`: the weights, in the policy's unit.
-
-        Yields:
-            Plans of the steps after the last counted one, until the run ends.
-        """
-        branch = self._ahead()
-        branch._weights = copy.copy(self._weights)  # noqa: SLF001 a copy of this
-        branch.set_weights(weights)
-        return branch._to_the_end()  # noqa: SLF001
-
-    def _to_the_end(self) -> Iterator[StepPlan]:
-        """Plans steps, and counts each as planned, until the run ends."""
-        self.drop_rest()
-        while self.clock.progress < 1.0 and (plan := self.next_plan()) is not None:
+        ahead.drop_rest()
+        while ahead.clock.progress < 1.0 and (plan := ahead.next_plan()) is not None:
             yield plan
-            self.count_untrained(plan)
+            ahead.count_untrained(plan)
 
     def preview_copy(self) -> "Mixing":
         """Returns a copy that plans an epoch at the current weights and batch size, without effect on this one.
@@ -380,19 +362,9 @@ class Mixing:
             tokens: int64 `[num_streams]`: its tokens.
             labels: int64 `[num_streams]`: its labels; `None` for none.
         """
-        return self.after(plan, tokens, labels).clock.schedule_position, self.clock.schedule_position
-
-    def after(self, plan: StepPlan, tokens: Int64Array, labels: Int64Array | None = None) -> "Mixing":
-        """Returns a copy that has counted a planned step, which this one has yet to observe.
-
-        Args:
-            plan: The step.
-            tokens: int64 `[num_streams]`: its tokens.
-            labels: int64 `[num_streams]`: its labels; `None` for none.
-        """
         ahead = self._ahead()
         ahead._count(plan, tokens, labels)  # noqa: SLF001 a copy of this
-        return ahead
+        return ahead.clock.schedule_position, self.clock.schedule_position
 
     def _ahead(self) -> "Mixing":
         """Returns a copy that can go ahead without effect on this one."""

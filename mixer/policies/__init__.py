@@ -36,7 +36,6 @@ from mixer.policies.temperature import Temperature as Temperature
 from mixer.policies.uni_max import UniMax as UniMax
 from mixer.policies.uniform import Uniform as Uniform
 from mixer.policies.wrappers.floor import Floor as Floor
-from mixer.policies.wrappers.fork_test import ForkTest as ForkTest
 from mixer.policies.wrappers.hold import Hold as Hold
 from mixer.policies.wrappers.overfit_guard import OverfitGuard as OverfitGuard
 from mixer.policies.wrappers.safeguard import Safeguard as Safeguard

@@ -27,7 +27,7 @@ class Learnability(PolicyWithOptions):
 
     Args:
         decay: Share of the old average that stays at each round, in [0, 1).
-        least: Share that is given out by your weights, in [0, 1], so that none is lost sight of.
+        least: Share that is given out by your weights, in [0, 1], so that no prompt is forgotten.
         unit: Whether the weights are shares of samples or of tokens; prompts are samples.
 
     Raises:
@@ -39,7 +39,7 @@ class Learnability(PolicyWithOptions):
     needs = (Rewards(),)
 
     decay: float = 0.7
-    least: Annotated[float, check_range, 0, 1, "1 keeps the own weights"] = 0.2
+    least: Annotated[float, check_range, 0, 1, "1 keeps your weights"] = 0.2
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -246,8 +246,9 @@ def _missing_ranks_error(where: str) -> RemoteError | None:
     if not gone:
         return None
     message = (
-        f"{_named(gone)} ended without a word {where}: by os._exit, a SIGKILL (as when a machine runs out of memory), "
-        "or with the machine itself; or its own log has the error. The run can be resumed from its newest checkpoint."
+        f"{_named(gone)} ended without an error message {where}: by os._exit, a SIGKILL (as when a machine runs out of "
+        "memory), or with the machine itself; or its own log has the error. The run can be resumed from its newest "
+        "checkpoint."
     )
     leave_note(message)
     wait_until_note_is_read(gone)
@@ -259,7 +260,7 @@ def _late(rank: int, world_size: int) -> str:
     _set(_waiting(rank))
     time.sleep(_SECONDS_TO_BE_TOLD)
     ranks = [other for other in range(world_size) if other != rank and not _is_set(_waiting(other))]
-    return f"Nothing was heard of {_named(ranks)}" if ranks else "All of them waited too, but not for the same"
+    return f"No message came from {_named(ranks)}" if ranks else "All of them waited too, but at another place"
 
 
 def _named(ranks: list[int]) -> str:

@@ -198,7 +198,7 @@ class Resuming:
             text += "per_device_train_batch_size caps micro-batches); to change it, allow_inexact=True."
             raise InvalidValueError(text, option="batch_size")
         if self._trainer.is_world_process_zero():
-            logger.warning("Resumed on another number of ranks: %s. %d goes on.", difference, saved)
+            logger.warning("Resumed on another number of ranks: %s. It stays %d.", difference, saved)
         return saved
 
     # ---- The ledger ----

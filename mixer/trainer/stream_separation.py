@@ -83,7 +83,7 @@ class StreamSeparation:
             logger.warning(
                 "%s, so %s.",
                 reason,
-                f"a step measures the losses of {STREAMS_A_ROUND} of the {num_streams} streams, in turns: these get "
+                f"each step measures the losses of {STREAMS_A_ROUND} of the {num_streams} streams, in turns: these get "
                 f"micro-batches of their own, up to {STREAMS_A_ROUND} more forwards per step, and the policy sees no "
                 "loss of the others"
                 if in_turns

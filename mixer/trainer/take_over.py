@@ -50,8 +50,8 @@ def take_over(basis: Basis, checkpoint: Path) -> Progress:
     if trainer.is_world_process_zero():
         logger.warning(
             "The run continues from %s, a checkpoint of the plain Trainer: weights, optimizer, learning rate, random "
-            "numbers and step %d are those of that run. Not exact: which rows it has had. Streams begin where %d steps "
-            "of this mixture would have left them (%s samples). Tokens so far, policy and ledger begin here.%s",
+            "numbers and step %d are those of that run. Not exact: the rows it has trained on. Streams begin where %d "
+            "steps of this mixture would have left them (%s samples). Tokens so far, policy and ledger begin here.%s",
             *(checkpoint, state.global_step, state.global_step),
             *(f"{mixing.clock.num_samples:,}", "" if problem is None else f" {problem}"),
         )

@@ -51,12 +51,12 @@ def load_json(path: Path) -> Any:
 
 
 def with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Makes an object of JSON; raises a `ValueError` if a key stands twice, of which readers take one or the other."""
+    """Makes an object of JSON; raises a `ValueError` if a key appears twice, of which readers take one or the other."""
     content = dict(pairs)
     if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {shortened(twice)!r} stands twice")
+        raise ValueError(f"the key {shortened(twice)!r} appears twice")
     return content
 
 

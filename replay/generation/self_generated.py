@@ -56,7 +56,7 @@ def self_generated(
         ranks: The ranks of the run, which write a part each; all have the same rows, whatever their number. `None` for
             one process.
         num_rows: Number of rows.
-        prompts: Prompts or beginnings of texts, taken in turn; or the path of a file: one a line, or JSON lines
+        prompts: Prompts or beginnings of texts, taken in turn; or the path of a file: one per line, or JSON lines
             (`.jsonl`, `.jsonl.gz`). `None` lets the model begin.
         prompt: Template of a prompt over the columns of JSON lines: `"{instruction} {instances[0][input]}"`.
         as_chat: Whether the model answers by its chat template; `None` if there is one.

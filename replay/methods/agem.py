@@ -23,7 +23,7 @@ class AGEM(Method):
 
     Chaudhry et al. 2019, "Efficient Lifelong Learning with A-GEM", arXiv:1812.00420, equation 11: with g the mean
     gradient of the new samples and r that of the samples drawn from memory, `g ← g - <g, r>/||r||² r` where
-    `<g, r> < 0`. The memory is used for this projection only. The paper draws 256 samples a step.
+    `<g, r> < 0`. The memory is used for this projection only. The paper draws 256 samples per step.
 
     The method holds a second gradient in memory, which is averaged over the ranks as well. Inner products use the whole
     gradient before clipping; if one is not finite, the gradient is left to the gradient scaler. Micro-batches contain

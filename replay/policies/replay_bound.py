@@ -21,6 +21,7 @@ _MOST_CHANGE = 20.0  # of the logarithm, over the run
 _FALL = 0.125  # of the fall at the present pace: what is left of a run whose learning rate decays
 _NUM_KEPT = 4  # evaluations that give the pace
 _NUM_AT_LIMIT = 3  # evaluations at a limit before the log says so
+_LATE = 0.9  # of the run, after which the log says that a bound will not be kept
 _logger = logging.getLogger(__name__)
 
 
@@ -132,7 +133,7 @@ class ReplayBound(ReplayPolicy):
         change = rate * (self._expected(rises, observation.progress) - self.max_rise)
         change = np.where(np.isfinite(change) & ~is_first, change, 0.0)
         self._logs = self._logs + passed * np.clip(change, -_MOST_CHANGE, _MOST_CHANGE)
-        self._limit(rises, observation.step)
+        self._warn(rises, self._limit(), observation)
 
     def _expected(self, rises: FloatArray, progress: float) -> FloatArray:
         """`[num_old]`: the rises, less a part of what they would fall by to the end at their present pace."""
@@ -143,20 +144,26 @@ class ReplayBound(ReplayPolicy):
         expected: FloatArray = rises + _FALL * pace * (1.0 - progress)
         return expected
 
-    def _limit(self, rises: FloatArray, step: int) -> None:
-        """Keeps the odds within their limits, and warns if a limit keeps them down."""
+    def _limit(self) -> bool:
+        """Keeps the odds within their limits; returns whether the largest keeps them down."""
         total = float(np.exp(np.minimum(self._logs, 50.0)).sum())
         least, most = _odds(self.minimum), _odds(self.maximum)
         self._logs = self._logs + math.log(min(max(total, least), most) / total)
-        is_kept_down = total > most and bool((rises > self.max_rise).any())
-        self._num_at_limit = self._num_at_limit + 1 if is_kept_down else 0
-        if self._num_at_limit >= _NUM_AT_LIMIT and not self._has_warned:
-            self._has_warned = True
-            _logger.warning(
-                "Step %d: ReplayBound replays its maximum, %g of all samples, but the losses of %s are %s above the "
-                "first ones and may rise by %g %%. Allow more (max_rise, maximum), or lower the learning rate.",
-                *(step, self.maximum, self._names, [f"{100 * rise:.1f} %" for rise in rises], 100 * self.max_rise),
-            )
+        return total > most
+
+    def _warn(self, rises: FloatArray, is_kept_down: bool, observation: Observation) -> None:
+        """Warns once if the maximum does not keep a bound, or the rest of the run will not."""
+        self._num_at_limit = self._num_at_limit + 1 if is_kept_down and (rises > self.max_rise).any() else 0
+        is_late = observation.progress >= _LATE and (self._expected(rises, observation.progress) > self.max_rise).any()
+        if self._has_warned or not (is_late or self._num_at_limit >= _NUM_AT_LIMIT):
+            return
+        self._has_warned = True
+        ratio = f"its maximum, {self.maximum:g}" if is_kept_down else f"{self._decided().ratio:.2g}"
+        _logger.warning(
+            "Step %d: ReplayBound replays %s of all samples, but the losses of %s are %s above the first ones and may "
+            "rise by %g %%. Allow more (max_rise, maximum), or lower the learning rate.",
+            *(observation.step, ratio, self._names, [f"{100 * rise:.1f} %" for rise in rises], 100 * self.max_rise),
+        )
 
     def _decided(self) -> Replay:
         odds = np.exp(self._logs)

@@ -180,9 +180,9 @@ def checked_choice(selection: Selection, offers: Offers, size: int, capacity: in
     """
     option, slots = f"selection={selection.name}: choose(...)", np.asarray(selection.choose(offers))
     if slots.ndim != 1 or (slots.dtype.kind not in "iu" and len(slots)):
-        raise InvalidTypeError(option=option, expected="int64 [count], a slot a sample", found=slots)
+        raise InvalidTypeError(option=option, expected="int64 [count], one slot per sample", found=slots)
     if len(slots) != offers.count:
-        raise InvalidValueError(option=option, expected=f"of length {offers.count}, a slot a sample", found=slots)
+        raise InvalidValueError(option=option, expected=f"of length {offers.count}, one slot per sample", found=slots)
     new = slots[slots >= size]
     new = new[np.sort(np.unique(new, return_index=True)[1])]
     in_order = np.array_equal(new, np.arange(size, size + len(new)))

@@ -19,7 +19,7 @@ class LossAware(Selection):
     Buzzega et al. 2020, "Rethinking Experience Replay: a Bag of Tricks for Continual Learning", arXiv:2010.05595:
     sample `n` is accepted with probability `C/(n + 1)`, and entry `i` makes room for it with a probability in
     proportion to its score. The paper's score is the negative loss, normalised over the whole buffer, which takes a
-    pass over all entries a sample. Here it is `exp(-loss_i)`, the model's likelihood of the entry, with losses cut to
+    pass over all entries per sample. Here it is `exp(-loss_i)`, the model's likelihood of the entry, with losses cut to
     [0, 50]: it needs nothing of the other entries, so that a draw is O(log C). A loss that is NaN counts as 0: such
     an entry is as likely to leave as any can be.
 

@@ -89,7 +89,7 @@ def as_payloads(payloads: Mapping[str, Sequence[Any]] | None, count: int) -> dic
     """Checks payloads, one entry per sample.
 
     Args:
-        payloads: By name one entry a sample, or `None`.
+        payloads: By name one entry per sample, or `None`.
         count: Number of samples.
 
     Returns:
@@ -120,8 +120,8 @@ def check_length(name: str, values: Any, count: int) -> None:
         TypeError: If it has no length.
     """
     if not hasattr(values, "__len__") or getattr(values, "ndim", 1) == 0:
-        raise InvalidTypeError(option=name, expected="a list or array with one entry a sample", found=values)
+        raise InvalidTypeError(option=name, expected="a list or array with one entry per sample", found=values)
     if len(values) != count:
         raise InvalidValueError.about(
-            name, f"must have one entry a sample: {count}, got {len(values)}.", found=len(values)
+            name, f"must have one entry per sample: {count}, got {len(values)}.", found=len(values)
         )

@@ -25,7 +25,7 @@ class Labels:
     """Where the labels of a data set come from; what takes reading samples is found out once.
 
     The column of a Hugging Face data set is read by itself. A `ColumnReader` gives whole samples only, so an attribute
-    stands for its column where it has a whole number a sample and the same numbers on a few samples spread over the
+    stands for its column where it has one whole number per sample and the same numbers on a few samples spread over the
     data set. It is called as the column; where none is named and there is one column of labels, `label` and `labels`
     are the same. Where attribute and column differ the column is read: its numbers are what a model is trained on. For
     that reason `targets`, often the classes before a transform of theirs, stand for no column but that of their name.

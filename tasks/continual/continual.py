@@ -184,7 +184,7 @@ class ContinualRun:
                 both are set.
         """
         if resume and overwrite:
-            raise InvalidValueError.about("overwrite", "removes the run and resume goes on with it: set one.")
+            raise InvalidValueError.about("overwrite", "removes the run and resume continues it: set one.")
         if overwrite and self._has_begun:
             raise InvalidValueError.about("overwrite", "needs a new ContinualRun: this one holds what its run left.")
         if self._first_trainer is None:

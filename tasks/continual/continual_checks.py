@@ -105,7 +105,7 @@ def check_score_memory(score: Score, memory: ReplayBuffer | None, is_one: bool) 
 def check_added_parameters(args: TrainingArguments, optimizer: Optimizer) -> None:
     """Raises a `ValueError` for what does not go with methods that add parameters when a task begins."""
     if args.load_best_model_at_end:
-        raise InvalidValueError.about("load_best_model_at_end", "restores one adapter, but there is one a task.")
+        raise InvalidValueError.about("load_best_model_at_end", "restores one adapter, but there is one per task.")
     if optimizer == "kept":
         raise InvalidValueError.about("optimizer", "must be 'fresh' where a method adds parameters, got 'kept'.")
 

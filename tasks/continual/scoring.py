@@ -93,7 +93,7 @@ class Scoring:
             )
         reasons = {name: why for (_, name), why in self.matrix.failures.items()}
         if len(reasons) == len(self._sequence):
-            raise InvalidValueError.about("score", f"was made of no task before the first: {reasons}.", found=reasons)
+            raise InvalidValueError.about("score", f"failed on every task before the first: {reasons}.", found=reasons)
 
     def callback(self, trainer: MixingTrainer, number: int, scores_before: bool) -> TrainerCallback:
         """Returns what scores tasks while one is trained.

@@ -151,7 +151,7 @@ def read_pace(folder: str | Path, task_names: Sequence[str], first: int = 0) -> 
         first: The first task to read.
 
     Returns:
-        One row a task that was trained (the index `task`): `num_samples` (those of memory too), `seconds` (of loading
+        One row per task that was trained (the index `task`): `num_samples` (those of memory too), `seconds` (of loading
         and training, on the main rank; of a run that was killed and went on, what counts in the end), and
         `samples_per_second`, the samples of all ranks over the seconds of a step, as the median over the steps,
         so that the first ones, which warm up, do not rule it; `parameters`, those that are trained, the bytes of the

@@ -88,7 +88,7 @@ class _Mask:
                 "labels", "must reach the model with head='masked', which tells tasks by them, but are not there."
             )
         if labels.is_floating_point():
-            raise InvalidValueError.about("labels", f"must be whole numbers, one a row, got {labels.dtype}.")
+            raise InvalidValueError.about("labels", f"must be whole numbers, one per row, got {labels.dtype}.")
         self._known, self._competes = self._known.to(labels.device), self._competes.to(labels.device)
         strange = labels[(labels != IGNORED) & ~torch.isin(labels, self._known)]
         if len(strange):
@@ -104,7 +104,8 @@ class _Mask:
         labels = self._labels.to(logits.device)
         if logits.shape[:1] != labels.shape:
             raise InvalidValueError.about(
-                "labels", f"must be one a row of logits, got {len(labels)} for {list(logits.shape)}. Say head='whole'."
+                "labels",
+                f"must be one per row of logits, got {len(labels)} for {list(logits.shape)}. Say head='whole'.",
             )
         rows = self._competes.to(logits.device)[labels.masked_fill(labels == IGNORED, len(self._competes) - 1)]
         competes = rows.view(len(labels), *[1] * (logits.dim() - 2), -1)

@@ -61,7 +61,7 @@ class DualPrompt(PromptMethod):
 
 
 class _SharedAndOwn(Prompts):
-    """See `DualPrompt`; prompts are `[num_layers, 2, length, width]`, those of tasks and their keys one a task."""
+    """See `DualPrompt`; prompts are `[num_layers, 2, length, width]`, those of tasks and their keys one per task."""
 
     def __init__(
         self, shared_layers: Sequence[int], layers: Sequence[int], width: int, shared_length: int, length: int

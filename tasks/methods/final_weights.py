@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,8 @@ class FinalWeights(Method):
             for name, share in itertools.product(ends, self.shares)
         }
         chosen = min(losses, key=lambda one: self._rank(losses[one], first))
+        if not _is_finite(losses[chosen]):
+            chosen = ("last step", self.shares[-1])
         set_weights(self._model, torch.lerp(self._before, ends[chosen[0]], chosen[1]))
         self._tell(chosen, losses[chosen], first)
 
@@ -117,7 +120,9 @@ class FinalWeights(Method):
         return {name: mean_loss(trainer, rows, model=self._model) for name, rows in self._rows.items()}
 
     def _rank(self, losses: Mapping[str, float], first: Mapping[str, float]) -> tuple[float, float]:
-        """Orders candidates: by what they exceed the bounds by, then by the objective."""
+        """Orders candidates: by what they exceed the bounds by, then by the objective; last those without losses."""
+        if not _is_finite(losses):
+            return math.inf, math.inf
         return self._excess(losses, first), self._objective.value(losses)
 
     def _excess(self, losses: Mapping[str, float], first: Mapping[str, float]) -> float:
@@ -127,11 +132,16 @@ class FinalWeights(Method):
     def _tell(self, chosen: tuple[str, float], losses: Mapping[str, float], first: Mapping[str, float]) -> None:
         name, share = chosen
         words = f"{name}, {share:g} of the way from the weights before the run"
-        if (excess := self._excess(losses, first)) > 0.0:
+        if not _is_finite(losses):
+            words += (
+                "; every candidate has a loss that is not finite: the run diverged, train with a lower learning rate"
+            )
+        elif (excess := self._excess(losses, first)) > 0.0:
             words += f"; no candidate keeps the bounds, which it exceeds by {100.0 * excess:.1f} % of the first loss"
         if self._run.rank == 0:
             _logger.warning("Final weights: %s.", words)
-        content = {"in_words": words, "end": name, "share": share, "development_losses": dict(losses)}
+        known = {one: loss for one, loss in losses.items() if math.isfinite(loss)}  # JSON has no other numbers
+        content = {"in_words": words, "end": name, "share": share, "development_losses": known}
         self._run.passes.run.ledger.note("final_weights", {**content, "losses_before": dict(first)})
 
     def save(self, folder: Path) -> None:
@@ -151,3 +161,7 @@ class FinalWeights(Method):
         self._before = before
         for number, mean in state.get("mean", {}).items():
             self._num_averaged, self._mean = int(number), mean
+
+
+def _is_finite(losses: Mapping[str, float]) -> bool:
+    return all(map(math.isfinite, losses.values()))

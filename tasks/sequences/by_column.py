@@ -36,7 +36,7 @@ def by_column(
     """Creates one task per value of a column; every sample is in exactly one task.
 
     Args:
-        train: A Hugging Face data set, or one with an attribute of one value a sample.
+        train: A Hugging Face data set, or one with an attribute of one value per sample.
         evaluation: Another, with the same column.
         column: Name of the column or attribute.
         order: The values in the order of the tasks; `None` sorts them.

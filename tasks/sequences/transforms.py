@@ -47,7 +47,7 @@ class Permutation:
         """Permutes.
 
         Args:
-            inputs: `[count, ...]` with `num_features` entries a sample.
+            inputs: `[count, ...]` with `num_features` entries per sample.
 
         Returns:
             The same shape.

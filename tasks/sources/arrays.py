@@ -101,7 +101,7 @@ class Arrays(InMemory):
             )
         if self.inputs.ndim == 0 or len(self.inputs) != len(own):
             shape = list(self.inputs.shape)
-            raise InvalidValueError.about("inputs", f"must have one row a label, got {shape} for {len(own)} labels.")
+            raise InvalidValueError.about("inputs", f"must have one row per label, got {shape} for {len(own)} labels.")
         if input_name == "labels":
             raise InvalidValueError.about("input_name", "must be another than 'labels', which is that of the classes.")
         super().__init__({input_name: self.inputs, "labels": own.astype(np.int64)})

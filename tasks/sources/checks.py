@@ -69,7 +69,7 @@ def require_labels(dataset: Any, called: str) -> Int64Array:
     labels = read_labels(dataset)
     if labels is None:
         raise InvalidValueError.about(
-            called, "must have whole numbers as 'label', 'labels' or 'targets', one a sample."
+            called, "must have whole numbers as 'label', 'labels' or 'targets', one per sample."
         )
     return labels
 
@@ -97,7 +97,7 @@ def require_column(dataset: Any, column: str, called: str) -> NDArray[Any]:
         `[num_samples]`, of any dtype.
 
     Raises:
-        ValueError: If there is no such column, it has not one value a sample, or some are missing.
+        ValueError: If there is no such column, it has not one value per sample, or some are missing.
         TypeError: If the data set cannot be indexed.
     """
     check_map_style(dataset, called)
@@ -107,10 +107,12 @@ def require_column(dataset: Any, column: str, called: str) -> NDArray[Any]:
         others = f"its columns are {dataset.column_names}"
     else:
         held = getattr(dataset, column, None)
-        others = f"in {type(dataset).__name__} it would be an attribute with one entry a sample"
+        others = f"in {type(dataset).__name__} it would be an attribute with one entry per sample"
     values = np.asarray(held)
     if values.ndim != 1 or len(values) != len(dataset):
-        raise InvalidValueError.about(called, f"lacks a column {column!r}, one value a sample; {others}.", found=column)
+        raise InvalidValueError.about(
+            called, f"lacks a column {column!r}, one value per sample; {others}.", found=column
+        )
     missing = int(pd.isna(values).sum())
     if missing:
         raise InvalidValueError.about(called, f"lacks {column!r} in {missing} samples: fill it in, or leave those out.")

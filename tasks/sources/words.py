@@ -79,7 +79,7 @@ def words(
         text_column: Column of the text.
 
     Returns:
-        Two `Words`; columns of one value a sample are kept.
+        Two `Words`; columns of one value per sample are kept.
 
     Raises:
         ValueError: If an argument is outside its range, or a column is missing or no text.

@@ -1,5 +1,6 @@
 """The commands `mixer continual RECIPE.yaml` and `mixer continual-compare RUN ...`."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from tasks.continual.seeds import seed_folders
 from tasks.continual.task_checkpoints import checkpoints_in, read_pace, remove_run
 from tasks.metrics.score_matrix import ScoreMatrix
 from tasks.metrics.seed_scores import SeedScores, as_seed_scores, runs_in
-from tasks.task_folders import PAGE_FILE, RUN_STATE_FILE
+from tasks.task_folders import PAGE_FILE, RUN_STATE_FILE, folder_of_task
 from tasks.tools.recipe import ContinualRecipe
 from tasks.tools.report.matrices import metric_rows, read_scores, titled
 from tasks.tools.report.results import write_page
@@ -87,6 +88,15 @@ def _train(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
         page = write_page({folder.name: scores}, folder / PAGE_FILE) if writes else None
     if writes:
         _show({folder.name: scores}, page, own.json, [_scores_table(scores, folders)])
+        print_lines(f"mixer: {_ending(scores, folders)} Next: mixer report {folder}", file=sys.stderr)
+
+
+def _ending(scores: SeedScores, folders: Mapping[int, Path]) -> str:
+    """Describes the end of a run, or of those of several seeds, and where the model is."""
+    names, (seed, folder) = scores.mean.task_names, next(iter(folders.items()))
+    end = folder_of_task(folder, len(names) - 1, names[-1]) / "end"
+    runs, of_seed = ("The run", "") if len(folders) == 1 else (f"The runs of {len(folders)} seeds", f" of seed {seed}")
+    return f"{runs} ended after all {len(names)} tasks. Final model{of_seed}: {end}."
 
 
 def _train_one(parser: ArgumentParser, config: Namespace, resume: str | None) -> tuple[bool, ScoreMatrix]:
@@ -122,7 +132,9 @@ def _settle(folder: Path, resume: str | None) -> None:
     """Refuses states that `--resume` does not allow, and removes the old run for a new start."""
     is_active = (folder / RUN_STATE_FILE).exists() or bool(checkpoints_in(folder))
     if resume is None and is_active:
-        raise InvalidValueError.about("training.output_dir", f"{folder} holds a run: say --resume auto or --overwrite.")
+        raise InvalidValueError.about(
+            "training.output_dir", f"{folder} holds a run: give --resume auto or --overwrite."
+        )
     if resume == "must" and not is_active:
         raise ValueError(f"--resume must: there is no continual run in training.output_dir {folder} to resume.")
     if resume == "never":

@@ -92,7 +92,7 @@ class ContinualRecipe:
             `None` where the sequence's function needs none.
         tokenizer: A tokenizer to load, from a folder or the hub, or a function that returns one: of the run, and where
             there is no source the sequence's function is called with it.
-        data_collator: A function that returns what makes a batch of samples; `None` goes by model and tokenizer.
+        data_collator: A function that returns what makes a batch of samples; `None` follows from model and tokenizer.
         head: What becomes of the output layer: `whole`, `growing` or `masked`; see `ContinualRun`.
         memory: The buffer: `replay.ReplayBuffer` and its arguments; `None` trains without.
         second_draw: Name of a stream that draws from it once more; see `ContinualRun`.
@@ -100,7 +100,7 @@ class ContinualRecipe:
         methods: What else takes part in steps or at the ends of tasks, for all tasks: classes with their arguments,
             such as `replay.DER` or `tasks.methods.OnlineEWC`.
         batch_size: New samples of a step over all ranks.
-        optimizer: Whether each task begins with a `fresh` optimizer or goes on with the one `kept`.
+        optimizer: Whether each task begins with a `fresh` optimizer or continues with the one `kept`.
         scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
         score: What a task is scored by: a name, or `tasks.generated` or `tasks.lm_eval_score` and its arguments;
             `nearest-mean` is the accuracy by means of the memory's classes, as in iCaRL; `method` is that of the one of

@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,7 +109,7 @@ def test_a_run_is_resumed_to_the_bit(tmp_path: Path, refused: Runs, printed: Run
     assert (run / "03-task_3" / "end" / "model.safetensors").read_bytes() == weights
 
 
-def test_seeds_are_run_in_folders_of_their_own(tmp_path: Path, printed: Runs, refused: Runs) -> None:
+def test_seeds_are_run_in_folders_of_their_own(tmp_path: Path, printed: Runs, refused: Runs, capsys: Any) -> None:
     few = ["--training.max_steps", "2", "--scores_before", "false"]
     folder, none = tmp_path / "memory", tmp_path / "none"
     shown = json.loads(printed(*command(folder, *few, "--seeds", "2", "--json")))["runs"][0]
@@ -121,7 +122,9 @@ def test_seeds_are_run_in_folders_of_their_own(tmp_path: Path, printed: Runs, re
     assert shown["metrics_spread"]["average_accuracy"] == pytest.approx(np.std(accuracies, ddof=1))
     assert "The seeds [0, 1] have runs in" in refused(*command(folder, *few, "--seeds", "[2, 1, 0]"))
     assert "--resume must" in refused(*command(none, *few, "--seeds", "2", "--resume", "must"))
-    printed(*command(none, *few, "--memory", "null", "--seeds", "[0, 1]"))
+    main([str(word) for word in command(none, *few, "--memory", "null", "--seeds", "[0, 1]")])
+    last = f"The runs of 2 seeds ended after all 3 tasks. Final model of seed 0: {none}/seed-0/03-task_3/end."
+    assert capsys.readouterr().err.splitlines()[-1] == f"mixer: {last} Next: mixer report {none}"
     assert "paired, 2 seeds" in printed("continual-compare", none, folder, "--output", tmp_path / "page.html")
     summary = json.loads(printed("report", none, folder, "--json"))["summary"]["memory (mean of 2 seeds)"]
     assert summary["Average accuracy"] == f"{np.mean(accuracies):.3f} ± {np.std(accuracies, ddof=1):.3f}"

@@ -155,6 +155,7 @@ def _unlike(folder: Path) -> None:
         ("binary.csv", lambda folder: (folder / "binary.csv").write_bytes(b"\x89PNG\x00\xff"), "is not UTF-8"),
         ("mixed", _unlike, "the columns of"),
         ("numbers.jsonl", lambda folder: (folder / "numbers.jsonl").write_text('{"a": 1}'), "none has texts"),
+        ("numbers.csv", lambda folder: (folder / "numbers.csv").write_text("a,label\n1.5,0\n2,1\n"), "none has texts"),
         ("../chats.jsonl", lambda folder: None, "no file or folder"),
     ],
 )
@@ -175,4 +176,4 @@ def test_a_recipe_that_the_dry_run_refuses_is_written_and_the_reason_told(folder
     with pytest.raises(SystemExit) as ended:
         main(["new", "docs", "--model", "model"])
     assert ended.value.code == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err

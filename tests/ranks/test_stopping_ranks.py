@@ -173,13 +173,13 @@ def test_the_error_of_one_rank_is_told_by_the_one_that_waits_for_it(kind: str, w
 def test_a_rank_that_stays_away_is_waited_for_as_long_as_is_said(tmp_path: Path) -> None:
     codes, output = run_warm(tmp_path, partial(failing, "late"))
     assert codes[0] == 0, output[-4000:]
-    told = "TimeoutError: Rank 0 waited 4 seconds (ddp_timeout) for others in step 4. Nothing was heard of rank 1"
+    told = "TimeoutError: Rank 0 waited 4 seconds (ddp_timeout) for others in step 4. No message came from rank 1"
     assert (tmp_path / "late-0.txt").read_text().startswith(told)
 
 
 LEFT = {
     "exit": "rank 0 failed in step 3: SystemExit: no more",
-    "vanish": "rank 0 ended without a word in step 3: by os._exit",
+    "vanish": "rank 0 ended without an error message in step 3: by os._exit",
     "make": "rank 0 failed while the trainer was constructed: InvalidValueError: ",
 }
 

@@ -123,7 +123,9 @@ class OverfitGuard(Wrapper):
                 "%.4g to %.4g. It %s.",
                 *(step, self._names[stream], self._best[stream], evaluated[stream]),
                 *(self._at_best[stream], trained[stream]),
-                "leaves the mixture" if self.action == "leave" else "gets half of its share, and less if that goes on",
+                "leaves the mixture"
+                if self.action == "leave"
+                else "gets half of its share, and less if that continues",
             )
         less = 0.0 if self.action == "leave" else np.maximum(self._factors / 2.0, self.least)
         self._factors = np.where(overfits, less, self._factors)

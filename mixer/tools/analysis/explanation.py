@@ -28,17 +28,17 @@ class Explanation(Result):
         policy: Name of the policy.
         objective: The declared objective in words; empty without one.
         objective_value: Its value at the last evaluation before the step; NaN without.
-        observed: Observations of the step before, one row a stream; empty for the first step.
+        observed: Observations of the step before, one row per stream; empty for the first step.
         evaluated_at: Steps done before the last evaluation that the decision knew, or `None`.
         measured_at: The last step before at which gradients were measured, or `None`.
         decided_at: Steps done when the policy decided; `None` if no decision is recorded.
         levels: The policy's decision, level by level, the innermost first; empty if none is recorded.
         is_decided: Whether the weights are those that the recorded decision gives.
         sentence: Which share changed most, and why.
-        weights: One row a stream: before (until the decision; NaN if there was none), policy_weight (decided),
+        weights: One row per stream: before (until the decision; NaN if there was none), policy_weight (decided),
             tokens_per_sample (NaN if the unit is samples; labels_per_sample, if it is labels), active, weight (share of
             the samples), loss_weight.
-        counts: One row a stream: asked (share * total), carried, owed (their sum), count, left (owed afterwards).
+        counts: One row per stream: asked (share * total), carried, owed (their sum), count, left (owed afterwards).
         total: Samples of the step.
         size: The batch size: schedule (its name), before (that of the step before, or `None`), asked, total (fewer at
             the end of an epoch or of the run), learning_rate_factor (of the batch size on the learning rate).

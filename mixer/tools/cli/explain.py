@@ -12,9 +12,9 @@ from mixer.utils.text import print_lines
 def explain() -> Command:
     """Explain the mixture of a step."""
     parser = parser_of_run(
-        "Says by the run's ledger which share of a step changed most, why, and what moved it. --json has "
+        "Explains a step from the run's ledger: which share changed most, why, and what moved it. --json adds "
         "all else: the losses of the step before, the terms of the policy's decision, the changes that wrappers made, "
-        "the active streams, how counts came of shares, and the batch size."
+        "the active streams, how shares became counts, and the batch size."
     )
     parser.add_argument("--step", type=int, metavar="N", help="Number of the step, from 1.")
     add_json(parser)

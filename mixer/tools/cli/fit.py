@@ -26,7 +26,7 @@ _OF_TABLES: dict[str, dict[str, Any]] = {
     },
     "--losses": {"metavar": "PATTERN", "help": "Columns of losses in a table. Default: loss/*."},
     "--size": {"metavar": "COLUMN", "help": "Column of the model's size: smaller ones inform, the largest decides."},
-    "--greater_is_better": {"action": "store_true", "help": "The table has metrics of which more is better."},
+    "--greater_is_better": {"action": "store_true", "help": "In the table's metrics, higher is better."},
 }
 _BUDGETS = "Also fit runs that differ in length or last evaluation, or stopped early."
 _RECIPES = "Also fit runs of mixer train whose recipes differ in more than mixture, seeds, length and reporting."

@@ -15,7 +15,7 @@ from mixer.utils.resume_hint import resumed_with
 
 
 def fork() -> Command:
-    """Train on from a checkpoint of a run with another mixture."""
+    """Continue from a checkpoint of a run with another mixture."""
     return recipe_command(
         Recipe,
         _fork,

@@ -86,7 +86,10 @@ def _find(recipe_class: type, name: str) -> dict[str, dict[str, Any]]:
             shown = [(path, node) for path, node in reversed([*ends.values()]) if len(path) == least]
             return {".".join(path): _explained(schema, node) for path, node in shown}
     known = sorted({word for path, _ in places for word in (path[-1], ".".join(path))})
-    raise wrong_value("FIELD", f"There is no field {name!r}.{did_you_mean(name, known)}", found=name)
+    text = (
+        f"There is no field {name!r}.{did_you_mean(name, known)} mixer help lists those of a recipe, and mixer policies"
+    )
+    raise wrong_value("FIELD", f"{text} and mixer schedules list the rules.", found=name)
 
 
 def _ends_with(path: Path, name: str) -> bool:

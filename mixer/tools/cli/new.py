@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from mixer.tools.cli.command import FOUND, Command, add_json
 from mixer.tools.cli.entry import main
-from mixer.tools.cli.schema import text_of
+from mixer.tools.cli.schema import write_recipe
 from mixer.tools.console import only_json, print_json
 from mixer.utils.errors import InvalidValueError, require
 from mixer.utils.files import write_text
@@ -20,44 +20,44 @@ _HEAD = "Written by mixer new: what follows `Guess:` was found by looking at the
 def new() -> Command:
     """Write a first recipe for files and folders."""
     parser = ArgumentParser(
-        description="Writes a recipe for files and folders, a stream each. Formats are found by looking at columns, "
-        "splits, labels and chats; each guess is a comment with the other choices. `mixer train RECIPE --dry_run` "
-        f"then checks it; the status is {FOUND} if that refuses it."
+        description="Writes a recipe for files and folders, one stream for each. Formats are found by looking at "
+        "columns, splits, labels and chats; each guess is a comment with the other choices. `mixer train RECIPE "
+        f"--dry_run` then checks it; the status is {FOUND} if that refuses it."
     )
     parser.add_argument("paths", nargs="+", type=str, metavar="PATH", help="Files, folders, and patterns in quotes.")
     parser.add_argument("--model", type=str, required=True, help="The model: a folder, or a name on the hub.")
     parser.add_argument("--objective", type=str, help="What to lower: average, worst, or the name of a stream.")
     parser.add_argument("--output", type=str, metavar="FILE", help="Default: recipe.yaml, or train.py.")
-    parser.add_argument("--overwrite", action="store_true", help="Write over a file that is there.")
+    parser.add_argument("--overwrite", action="store_true", help="Replace an existing file.")
     parser.add_argument("--python", action="store_true", help="Write a Python script in place of a recipe.")
     add_json(parser)
     return Command(parser, _run, example="mixer new chats.jsonl reviews.csv docs/ --model Qwen/Qwen3-0.6B")
 
 
 def _run(config: Namespace) -> int:
-    from mixer.tools.recipe.data.row_files import SCHEMA_FILE
     from mixer.tools.recipe.first_recipe import as_python, as_yaml, first_recipe  # transformers, datasets
     from mixer.tools.recipe.looking import look_at
 
     output = Path(config.output or ("train.py" if config.python else "recipe.yaml"))
     if output.exists() and not config.overwrite:
         raise InvalidValueError(
-            f"output: {str(output)!r} is there already: say --overwrite, or another.", option="output"
+            f"output: {str(output)!r} exists already: give --overwrite, or another path.", option="output"
         )
     with only_json(config.json):
         looks = {name: look_at(path) for name, path in _by_name(config.paths).items()}
         lines = first_recipe(looks, config.model, config.objective, f"runs/{output.stem}")
-        recipe = as_yaml(lines, [f"yaml-language-server: $schema={SCHEMA_FILE}", _HEAD])
-        write_text(output, as_python(lines, _HEAD) if config.python else recipe)
-        if not config.python and not (schema := output.parent / SCHEMA_FILE).exists():
-            write_text(schema, text_of("train"))  # for editors
+        recipe = as_yaml(lines, [_HEAD])
+        if config.python:
+            write_text(output, as_python(lines, _HEAD))
+        else:
+            write_recipe(output, recipe)
         is_accepted = _is_accepted(recipe)
     if config.json:
         streams = {name: look._asdict() for name, look in looks.items()}
         print_json({"output": output, "is_accepted": is_accepted, "streams": streams})
     way = f"python {output}" if config.python else f"mixer train {output}"
-    told = f"Train by it: {way}" if is_accepted else "The dry run refuses it, for the reason above: change it there."
-    print_lines(f"mixer new: {output} is written. {told}", file=sys.stderr)
+    next_step = f"To train: {way}" if is_accepted else "The dry run refuses it for the reason above: correct it there."
+    print_lines(f"mixer new: wrote {output}. {next_step}", file=sys.stderr)
     return 0 if is_accepted else FOUND
 
 

@@ -15,11 +15,13 @@ from mixer.utils.text import print_lines
 def schema() -> Command:
     """Write the JSON schema of recipes."""
     parser = ArgumentParser(
-        description="Writes the JSON schema of recipes, made of the types that they are checked by, for the versions "
+        description="Writes the JSON schema of recipes, built from the types that check them, for the versions "
         "that are installed. An editor with yaml-language-server completes and checks a recipe whose first line is "
         "`# yaml-language-server: $schema=recipe.schema.json`."
     )
-    parser.add_argument("name", nargs="?", default="train", help="The command whose recipes it is of. Default: train.")
+    parser.add_argument(
+        "name", nargs="?", default="train", help="The command whose recipes it describes. Default: train."
+    )
     parser.add_argument("--output", type=str, metavar="PATH", help="Where to write it. Default: stdout.")
     add_json(parser)
     return Command(parser, _run, example="mixer schema --output recipe.schema.json")
@@ -43,6 +45,15 @@ def text_of(command: str) -> str:
     from mixer.tools.recipe.schema import schema_of  # transformers
 
     return json.dumps(schema_of(recipe_class_of(command)), indent=1) + "\n"
+
+
+def write_recipe(path: Path, text: str) -> None:
+    """Writes a recipe whose first line names its schema for editors, and the schema beside it unless it is there."""
+    from mixer.tools.recipe.data.row_files import SCHEMA_FILE
+
+    write_text(path, f"# yaml-language-server: $schema={SCHEMA_FILE}\n{text}")
+    if not (schema := path.parent / SCHEMA_FILE).exists():
+        write_text(schema, text_of("train"))
 
 
 def recipe_class_of(command: str) -> Any:

@@ -25,7 +25,7 @@ from mixer.utils.ranges import check_range
 
 _SHARE = "Length of each run, as a share of the recipe's. Streams are cut likewise, so they repeat as often."
 _MORE_RUNS = 16  # to go on with, where the first ones cannot tell
-_RUNS = "Runs at most, those that check and confirm apart."
+_RUNS = "Maximum number of runs, not counting those that check and confirm."
 _WORTH = "Stop where the best further run is expected to improve the objective by less than this."
 _OPTIONS: dict[str, dict[str, Any]] = {
     "--share": {"type": float, "default": 0.1, "metavar": "SHARE", "help": _SHARE},
@@ -34,8 +34,12 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "--runs": {"type": int, "default": 24, "metavar": "NUMBER", "help": _RUNS},
     "--at_once": {"type": int, "default": 4, "metavar": "NUMBER", "help": "Runs between one fit and the next."},
     "--worth": {"type": float, "default": 0.001, "metavar": "SHARE", "help": _WORTH},
-    "--propose": {"type": int, "metavar": "NUMBER", "help": "Write recipes of so many runs in place of running them."},
-    "--to": {"type": str, "metavar": "DIR", "help": "Where --propose writes them, a folder each."},
+    "--propose": {
+        "type": int,
+        "metavar": "NUMBER",
+        "help": "Write recipes for this many runs instead of running them.",
+    },
+    "--to": {"type": str, "metavar": "DIR", "help": "Where --propose writes them, one folder for each."},
     "--results": {"type": str, "metavar": "DIR", "help": "Folder of finished runs of proposed recipes, to fit."},
 }
 _RANGES = {
@@ -70,7 +74,7 @@ def headroom() -> Command:
         _run,
         description="The first runs of `mixer search`: the weights that the recipe starts with, more of each stream, "
         "and the best by a fit to these, on another seed. Says whether there is anything to gain; two runs of twice "
-        "the length confirm it. Runs are in OUTPUT/search, where `mixer search` goes on; OUTPUT is "
+        "the length confirm it. Runs are in OUTPUT/search, where `mixer search` continues; OUTPUT is "
         "training.output_dir.",
         usage="[--share SHARE] [--json]",
         example="mixer headroom recipes/demo.yaml --share 0.1",
@@ -139,7 +143,7 @@ class _Search:
         longer = trials.longer(ShortRun(BEST, first.weights))
         where = "on a further seed" if longer.times == 1 else f"of {trials.steps_of(longer)} steps"
         length = f"{trials.steps} steps of {trials.batch_size:g} samples"
-        _say(f"Own weights, which the recipe starts with: {first.weights}.")
+        _say(f"Your weights, which the recipe starts with: {first.weights}.")
         _say(f"Up to {self.at_most} runs of {length}, two more to check, and two {where} to confirm a gain, if any.")
         for note in trials.notes:
             _say(note)

@@ -17,9 +17,9 @@ _MOST_SHOWN = 200  # lines of a table on a screen
 
 
 def seen() -> Command:
-    """Tell which rows were trained on, and when."""
+    """Show which rows were trained on, and when."""
     parser = parser_of_run(
-        "Tells in which steps rows were trained on, which rows never were, or which rows a step had, "
+        "Shows in which steps rows were trained on, which rows never were, or which rows a step had, "
         "computed from the run's ledger. Rows are numbered from 0, as in the stream's data set."
     )
     add = parser.add_argument

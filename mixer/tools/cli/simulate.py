@@ -11,8 +11,8 @@ from mixer.tools.cli.command import Command, build_recipe, recipe_command
 from mixer.tools.console import only_json, show
 from mixer.tools.recipe.recipe import Recipe
 
-_NUM_RANKS = "Processes of the launch. Default: 1."
-_EVERY = "Shows the mixture in such parts of the run."
+_NUM_RANKS = "Number of processes. Default: 1."
+_EVERY = "Show the mixture by parts of the run, each of this share of it."
 _OPTIONS: dict[str, dict[str, Any]] = {
     "--num_ranks": {"type": int, "default": 1, "metavar": "N", "help": _NUM_RANKS},
     "--every": {"type": float, "default": 0.1, "metavar": "SHARE", "help": _EVERY},

@@ -31,18 +31,18 @@ _RESUME = (
     "error (must). Always start anew (never, or --overwrite). Or resume from the folder of a checkpoint (PATH). "
     "Default: training.resume_from_checkpoint, else start anew, and stop with an error if there is a run already."
 )
-TINY = "Train the recipe in miniature: the file of its name in the folder tiny beside it changes it."
-_OVERWRITE = "Begin a new run in the place of the one that training.output_dir holds."
+TINY = "Train a miniature of the recipe: the file of the same name in the folder `tiny` beside it overrides fields."
+_OVERWRITE = "Replace the run in training.output_dir by a new one."
 OVERWRITE = {"action": "store_true", "help": _OVERWRITE}
 _DRY_RUN = "Build everything and show the streams with a sample of each; do not train."
 
 
 def train() -> Command:
-    """Train by a recipe."""
+    """Train from a recipe."""
     return recipe_command(
         Recipe,
         _run,
-        description="Trains by a recipe. Override any field by an option: --training.learning_rate 1e-3.",
+        description="Trains from a recipe. Override any field by an option: --training.learning_rate 1e-3.",
         usage="[--dry_run] [--tiny] [--resume auto|must|never|PATH] [--overwrite]",
         example="mixer train recipes/demo.yaml --mixing Uniform --training.output_dir runs/uniform",
         options={
@@ -83,7 +83,7 @@ def resume_of(own: Namespace) -> str | None:
     """
     resume: str | None = own.resume
     if own.overwrite and resume not in (None, "never"):
-        raise ValueError(f"--overwrite begins a new run and --resume {resume} goes on with one: give one of the two.")
+        raise ValueError(f"--overwrite begins a new run and --resume {resume} continues one: give one of the two.")
     return "never" if own.overwrite else resume
 
 
@@ -102,8 +102,8 @@ def check_free(folder: Path, resume: str | bool | None, goes_on: str) -> None:
     found = None if is_own or resume in (True, "auto", "must", "never") else _run_in(folder)
     if found is None:
         return
-    hint = f"Go on with it ({goes_on}), begin a new one in its place (--overwrite), or set another folder."
-    text = f"The folder {folder} holds a run already, {found}. {hint}"
+    hint = f"Continue it ({goes_on}), replace it (--overwrite), or set another folder."
+    text = f"The folder {folder} already holds a run, {found}. {hint}"
     raise InvalidValueError.about("training.output_dir", text, found=found, hint=hint)
 
 

@@ -20,9 +20,9 @@ def value() -> Command:
     return recipe_command(
         Recipe,
         _value,
-        description="Continues from a checkpoint of a run for some steps, with its mixture and without one source "
-        "after the other, on other rows in each repeat. Says for each source and evaluation set how much the source "
-        "lowered the loss in the place of the others, with a 95 % interval.",
+        description="Continues from a checkpoint of a run for some steps: with its mixture, then without each source "
+        "in turn, on other rows in each repeat. Shows for each source and evaluation set how much the source lowered "
+        "the loss compared with the others in its place, with a 95 % interval.",
         usage="--at N [--steps N] [--repeats N] [--json]",
         example="mixer value runs/demo/uniform --at 96 --steps 16",
         options={

@@ -17,9 +17,9 @@ from mixer.utils.text import duration, short_number
 
 
 def watch() -> Command:
-    """Show where a run is."""
+    """Show the progress of a run."""
     parser = parser_of_run(
-        "Shows once where a run is: steps, time left, the last record, losses and streams. `watch -n 10 "
+        "Shows once how far a run is: steps, time left, the last record, losses and streams. `watch -n 10 "
         "mixer watch RUN` shows it every ten seconds; mixer report RUN makes a page of it, also while it trains.",
         "Output folder of a run; of several in it, the newest is shown.",
     )

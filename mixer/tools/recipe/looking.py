@@ -1,6 +1,6 @@
 """Looks at the rows of a file or a folder: how a recipe could read them, the likeliest way first."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,22 +82,33 @@ def look_at(path: str) -> Look:
     rows = load(splits[0])
     first = rows[:_NUM_ROWS]
     columns = {name: next((value for value in values if value is not None), None) for name, values in first.items()}
-    choices = list(_choices(columns))
+    numbers = {name for name, values in first.items() if _are_numbers(values)}
+    choices = list(_choices(columns, numbers))
     label = next((choice.arguments["label"] for choice in choices if choice.format == "Labelled"), None)
     classes = [] if label is None else [value for value in rows.unique(label) if value is not None]
     if len(classes) > min(_MOST_CLASSES, len(rows) // 2):  # texts or numbers
         choices = [choice for choice in choices if choice.format != "Labelled"]
     if not choices:
         has = f"The columns of {path!r} are {rows.column_names}: none has texts, chats or tokens"
-        text = f"{has}. Write its stream by hand, with the format that makes a text of them, as Prompt does."
+        prompt, completion = f"{{{rows.column_names[0]}}}", f"{{{rows.column_names[-1]}}}"
+        way = f"format: {{class_path: Prompt, init_args: {{prompt: {prompt!r}, completion: {completion!r}}}}}"
+        text = f"{has}. Write its stream by hand with a format that makes texts of them, such as {way}."
         raise wrong_value("paths", text, found=rows.column_names)
     chat = next((choice.arguments.get("column", "messages") for choice in choices if choice.format == "Chat"), None)
     unread = [] if chat is None else unread_columns(columns, [chat, *COLUMNS])
     return Look(path, splits, len(rows), rows.column_names, choices, unread, sorted(classes, key=str), unit)
 
 
-def _choices(columns: Mapping[str, Any]) -> Iterator[Choice]:
-    """Lists the ways to read rows with these columns, each with its first value."""
+def _are_numbers(values: Sequence[Any]) -> bool:
+    """Whether all texts are numbers, as CSV has them."""
+    try:
+        return all(value is None or isinstance(float(value), float) for value in values)
+    except (TypeError, ValueError):
+        return False
+
+
+def _choices(columns: Mapping[str, Any], numbers: Collection[str]) -> Iterator[Choice]:
+    """Lists the ways to read rows with these columns, each with its first value; some columns have only numbers."""
     if "input_ids" in columns:
         yield Choice("", {}, "the column input_ids has tokens")
     for name, value in columns.items():
@@ -108,7 +119,7 @@ def _choices(columns: Mapping[str, Any]) -> Iterator[Choice]:
             beside = "{input}\n" if asked == "instruction" and "input" in columns else ""
             yield _prompt(f"{{{asked}}}\n{beside}", answered, columns[answered])
     says = unread_columns(dict(columns), ())  # not those that tell rows apart
-    texts = [name for name in says if isinstance(columns[name], str) and name not in _LABELS]
+    texts = [name for name in says if isinstance(columns[name], str) and name not in {*_LABELS, *numbers}]
     texts.sort(key=lambda name: (name not in _TEXTS, -len(columns[name])))
     label = next((name for name in _LABELS if not isinstance(columns.get(name, []), list | Mapping)), None)
     if texts and label is not None:

@@ -9,7 +9,7 @@ MOST_PARTS = 200_000
 
 
 class TwiceError(ValueError):
-    """A key that stands twice in a mapping."""
+    """A key that appears twice in a mapping."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -22,7 +22,7 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and key.value != "<<":
                 line = key.start_mark.line + 1
                 if key.value in lines:
-                    raise TwiceError(f"the key {key.value!r} stands twice, in line {lines[key.value]} and {line}")
+                    raise TwiceError(f"the key {key.value!r} appears twice, in line {lines[key.value]} and {line}")
                 lines[key.value] = line
         return node
 
@@ -36,7 +36,7 @@ def load_yaml(text: str, loader: type[yaml.SafeLoader] = _Loader) -> Any:
 
     Raises:
         ValueError: If it is too long, too deep, self-referential, or too large once aliases are expanded.
-        TwiceError: If a key stands twice, by the default loader.
+        TwiceError: If a key appears twice, by the default loader.
         yaml.YAMLError: If it is invalid, or has tags other than plain data.
     """
     if len(text) > MOST_CHARACTERS:

@@ -16,12 +16,15 @@ _Rows = dict[tuple[str, str], list[str]]  # by kind and name, so that a stream m
 def comparison(runs: Sequence[Run]) -> Table:
     """Renders runs side by side: the objective first, then streams, the average and the worst loss, and metrics.
 
-    If no run was evaluated, it shows the losses of training. Of very many streams it shows those with most samples.
+    If no run was evaluated, it shows the losses of training; if all have rewards, these. Of very many streams it shows
+    those with most samples.
     """
     title = "Validation loss, samples and metrics"
-    if not any(run.evaluations for run in runs):
-        title = "Training loss (mean over the first and the last tenth of the steps) and samples"
-        runs = [_of_training(run) for run in runs]
+    of_steps = "(mean over the first and the last tenth of the steps)"
+    if all(run.rewards for run in runs):
+        title, runs = f"Reward {of_steps}, prompts and metrics", [_of_rewards(run) for run in runs]
+    elif not any(run.evaluations for run in runs):
+        title, runs = f"Training loss {of_steps} and samples", [_of_training(run) for run in runs]
     heads = [
         head
         for run in runs
@@ -59,7 +62,7 @@ def _column(run: Run) -> _Rows:
         if not pd.isna(row["samples"]):  # else an evaluation set that is not a stream
             cells[1:] = f"{row['samples']:,}", f"{row[share]:.1%}"
         rows["stream", str(name)] = cells
-    if len(run.evaluations) > 1:
+    if len(run.evaluations) > 1 and not run.rewards:
         rows["over all", "average"] = _course(run.mean_loss(0), run.mean_loss())
         rows["over all", "worst"] = _course(run.worst_loss(0), run.worst_loss())
     for ends in run.metric_ends:
@@ -116,6 +119,17 @@ def judged_apart(rows_by_run: Mapping[str, Mapping[str, int]]) -> str:
         return ""
     rows = "; ".join(first_of(parts))
     return f"They were evaluated on different rows: {rows}. Set the objective's development_share in all."
+
+
+def _of_rewards(run: Run) -> Run:
+    """Puts the rewards of rounds of generation in the place of the losses of evaluations."""
+    ends = {}
+    for name, rows in run.rewards.items():
+        tenth = max(1, round(len(rows) / 10))
+        ends[name] = pd.DataFrame(
+            {"loss": [rows["reward"].iloc[part].mean() for part in (slice(tenth), slice(-tenth, None))]}
+        )
+    return run.but(evaluations=ends, objective=None, eval_weights=None)
 
 
 def _of_training(run: Run) -> Run:

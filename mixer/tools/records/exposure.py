@@ -150,7 +150,7 @@ class Exposure:
             step: Number of the step; where a row of the ledger covers several, the rows of all of them.
 
         Returns:
-            One row a sample: stream (that it came from), row (missing for an iterable stream, whose rows have no
+            One row per sample: stream (that it came from), row (missing for an iterable stream, whose rows have no
             index), pass, position, drawn_from.
 
         Raises:

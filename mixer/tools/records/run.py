@@ -79,13 +79,13 @@ class Run:
 
     @functools.cached_property
     def clock(self) -> pd.DataFrame:
-        """The ledger's table `clock`, one row a step."""
+        """The ledger's table `clock`, one row per step."""
         clock: pd.DataFrame = self._ledger.read("clock", _CLOCK).to_pandas()
         return clock
 
     @functools.cached_property
     def streams(self) -> dict[str, pd.DataFrame]:
-        """By stream, one row a step (or interval): columns of the ledger's `streams`; `passes` is its own epochs.
+        """By stream, one row per step (or interval): columns of the ledger's `streams`; `passes` is its own epochs.
 
         Rows that a running run adds after the clock was read are left out. Prompts of rounds have no loss: no items.
         """
@@ -100,7 +100,7 @@ class Run:
 
     @functools.cached_property
     def timings(self) -> pd.DataFrame:
-        """One row a step: hits, misses, load_seconds, train_seconds (without probe_seconds) and probe_seconds."""
+        """One row per step: hits, misses, load_seconds, train_seconds (without probe_seconds) and probe_seconds."""
         rows: pd.DataFrame = self._ledger.read("timings", _TIMINGS).to_pandas()
         return on_clock(rows.assign(train_seconds=rows["train_seconds"] - rows["probe_seconds"]), self.clock)
 
@@ -126,7 +126,7 @@ class Run:
 
     @functools.cached_property
     def rewards(self) -> dict[str, pd.DataFrame]:
-        """By stream, one row a round of generation that had a prompt of it; see `Ledger.rewards`."""
+        """By stream, one row per round of generation that had a prompt of it; see `Ledger.rewards`."""
         found = by_stream(self._ledger.read("rewards"), self.clock)
         return {name: rows[rows["groups"] > 0] for name, rows in found.items() if rows["groups"].any()}
 
@@ -260,7 +260,7 @@ class Run:
 
     @functools.cached_property
     def figures(self) -> pd.DataFrame:
-        """One row a stream or other evaluation set, by name.
+        """One row per stream or other evaluation set, by name.
 
         `first_loss` and `last_loss` of evaluations, `samples`, `tokens`, `labels`, `coverage`, `weight` (mean of what
         was asked for, in the policy's unit), the shares `share`, `token_share` and `label_share`, `first_train_loss`
@@ -294,7 +294,7 @@ class Run:
 
     @property
     def metric_ends(self) -> list[dict[str, Any]]:
-        """Results of `compute_metrics`, one row a set and metric: stream, metric, first, last."""
+        """Results of `compute_metrics`, one row per set and metric: stream, metric, first, last."""
         (_, first), (_, last) = self.results(0), self.results(-1)
         return [
             {"stream": name, "metric": metric, "first": value, "last": last[name][metric]}

@@ -39,7 +39,7 @@ def last_change(weights: pd.DataFrame, levels: Sequence[Level], unit: str, objec
     """Says which share changed most since the decision before, and why.
 
     Args:
-        weights: One row a stream: before, policy_weight.
+        weights: One row per stream: before, policy_weight.
         levels: The decision, level by level, the innermost first; empty if these weights are not decided.
         unit: What the weights are shares of.
         objective: The declared objective in words; empty without one.

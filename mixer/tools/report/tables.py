@@ -170,7 +170,7 @@ _ROWS: dict[str, Callable[[Run], str]] = {
     "Budget used": lambda run: f"{run.clock['progress'].iloc[-1]:.0%}",
     "Ended": _ended,
     "Steps": lambda run: f"{run.clock['step'].iloc[-1]:,}",
-    "Steps in a row of a stream": lambda run: f"{run.interval_steps:,}" if run.interval_steps > 1 else "",
+    "Steps per recorded row": lambda run: f"{run.interval_steps:,}" if run.interval_steps > 1 else "",
     "Samples": lambda run: f"{run.clock['samples'].iloc[-1]:,}",
     "Tokens": lambda run: f"{run.clock['tokens'].iloc[-1]:,}",
     "Epochs": lambda run: f"{run.clock['epoch'].iloc[-1]:.2f}",

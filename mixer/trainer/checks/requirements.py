@@ -98,8 +98,8 @@ def check_whole_steps(options: Options, streams: Sequence[Stream]) -> None:
     if not has_whole_steps(streams, options.mixture.one_stream_per) or len(streams) == 1:
         return
     if "several streams in a step" in required(options.policy.needs):
-        expected = "a policy without gradients by stream, because one_stream_per='step' has those of one stream a step"
-        hint = "Take one that goes by losses or evaluations, or 'auto' with an objective."
+        expected = "a policy without gradients by stream, because one_stream_per='step' has one stream per step"
+        hint = "Take one that uses losses or evaluations, or 'auto' with an objective."
         raise InvalidValueError(option="mixing", expected=expected, found=options.policy.name, hint=hint)
 
 

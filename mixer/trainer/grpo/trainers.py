@@ -87,7 +87,7 @@ class GRPOMixin(MixingMixin):
             text = f": rounds of generation were not tried under {engine}. Train them by DDP."
             raise wrong_value("fsdp" if engine == "FSDP2" else "deepspeed", text)
         if unmeasured := [type(need).__name__ for need in policy.needs if _is_unmeasured(need)]:
-            hint = "MTGRPO and Learnability go by rewards; a policy of your own asks for mixer.measurements.Rewards."
+            hint = "MTGRPO and Learnability use rewards; a policy of your own asks for mixer.measurements.Rewards."
             expected = f"a policy without {unmeasured}, which rounds of generation do not show by stream"
             raise InvalidValueError(option="mixing", expected=expected, found=policy.name, hint=hint)
         if self.mixing.weighs_losses:

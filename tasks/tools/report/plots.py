@@ -74,7 +74,7 @@ def heat_map(matrix: ScoreMatrix, least: float, greatest: float) -> go.Figure:
 def _caption(matrices: Mapping[str, ScoreMatrix]) -> str:
     first = next(iter(matrices.values()))
     return (
-        f"The {first.metric} on each task, a column, before the first and after each, from top to bottom; "
+        f"The {first.metric} on each task, one column per task, before the first and after each, from top to bottom; "
         f"{'higher' if first.higher_is_better else 'lower'} is better and brighter. Framed: right after its own "
         "training; a cross: the evaluation failed. "
     ) + " ".join(_matrix_in_words(name, matrix) for name, matrix in matrices.items())
@@ -151,7 +151,7 @@ def _curves(
     values: Mapping[str, FloatArray],
     axis_of: Callable[[ScoreMatrix], dict[str, Any]],
 ) -> Plot:
-    """Plots scores as curves, a panel a run and a line a task, from tables `[num_tasks, num_points]` by run."""
+    """Plots scores as curves, one panel per run and one line per task, from tables `[num_tasks, num_points]` by run."""
     colours, ends = colours_of(task_names(matrices)), list(common_range(list(values.values())))
     panels = []
     for run, rows in values.items():
@@ -202,7 +202,7 @@ def forgetting_curves(matrices: Mapping[str, ScoreMatrix]) -> list[Plot]:
         matrices: Matrices of the same metric, by name of the run.
 
     Returns:
-        The two plots: a line a task; without panels where nothing was scored after a task.
+        The two plots; one line per task; without panels where nothing was scored after a task.
     """
     matrices = {name: matrix for name, matrix in matrices.items() if any(matrix.recorded)}
     if not matrices:
@@ -210,7 +210,7 @@ def forgetting_curves(matrices: Mapping[str, ScoreMatrix]) -> list[Plot]:
     metric = next(iter(matrices.values())).metric
     scores = {name: matrix.scores.T for name, matrix in matrices.items()}
     lost = {name: forgotten(matrix).T for name, matrix in matrices.items()}
-    caption = f"The {metric} on each task, a line, before the first task and after each."
+    caption = f"The {metric} on each task, one line per task, before the first task and after each."
     lost_caption = f"Drop of the {metric} on each task from its best value since training; 0 means no forgetting."
 
     def drawn(title: str, caption: str, values: Mapping[str, FloatArray], what: str) -> Plot:
@@ -252,7 +252,7 @@ def courses(matrices: Mapping[str, ScoreMatrix]) -> Plot:
         matrices: Matrices of the same metric, by name of the run.
 
     Returns:
-        The plot: a line a task; without panels where scores were taken at the ends of tasks only.
+        The plot; one line per task; without panels where scores were taken at the ends of tasks only.
     """
     values = {name: matrix.course.to_pandas().to_numpy().T for name, matrix in matrices.items() if len(matrix.course)}
     metric = next(iter(matrices.values())).metric

@@ -82,6 +82,11 @@ def test_the_batch_size_follows_the_tokens(world: Path, train: Train) -> None:
     assert (losses.last() < losses.first() - 0.5).all()
 
 
+def test_prompts_are_rewarded_by_the_module_beside_the_recipe(world: Path, train: Train) -> None:
+    train("grpo", training__max_steps=2)
+    assert Ledger(world / "out").rewards()["stream"].unique().tolist() == ["sums", "names"]
+
+
 def test_embeddings_are_trained_in_miniature(world: Path) -> None:
     pytest.importorskip("sentence_transformers", reason="needs the extra sentence-transformers")
     main(["train", str(ROOT / "recipes" / "sentence_embeddings.yaml"), "--tiny", "--training.output_dir", "out"])

@@ -72,7 +72,7 @@ def test_reports_and_comparisons_say_so_and_count_the_same(every, intervals, pri
         assert rows["count"].sum() == second.streams[name]["count"].sum()
     totals = np.cumsum([0, *every.ledger.clock()["total"]])
     assert second.row_clock["asked"].tolist() == np.diff(totals[[0, *ENDS]]).tolist()
-    assert dict(report.summary)["Steps in a row of a stream"] == ["", "3"]
+    assert dict(report.summary)["Steps per recorded row"] == ["", "3"]
     assert "intervals has a row for 3 steps" in report.note
     assert "intervals: rows of 3 steps" in printed("compare", *folders)
     assert "step 11" in printed("watch", folders[1])

@@ -71,7 +71,7 @@ def test_what_the_optimizer_holds_goes_on(tmp_path, checkpoint, caplog, name, va
     group = trainer.optimizer.param_groups[0]
     assert (group["lr"], group["weight_decay"], group["betas"][0], group["eps"]) == (0.1, 0.0, 0.9, 1e-8)
     (line,) = [text for text in caplog.messages if "options" in text]
-    assert f" {name} (" in _part(line, "These go on")
+    assert f" {name} (" in _part(line, "These keep their saved values")
     assert f"{value!r} now" in line
 
 
@@ -79,7 +79,7 @@ def test_what_the_optimizer_holds_goes_on(tmp_path, checkpoint, caplog, name, va
 def test_what_takes_effect_is_told(tmp_path, checkpoint, caplog, name, changes) -> None:
     resumed(tmp_path, checkpoint, **changes)
     (line,) = [text for text in caplog.messages if "options" in text]
-    assert f" {name} (" in _part(line, "These take effect")
+    assert f" {name} (" in _part(line, "These have their new values")
 
 
 @pytest.mark.parametrize(

@@ -313,7 +313,7 @@ def test_a_new_run_in_the_same_folder_supersedes_the_old_checkpoints(tmp_path, w
     assert found.checkpoint is None
     with refused("resume_from_checkpoint"):
         build(tmp_path).train(resume_from_checkpoint=True)
-    assert all("a run started over" in problem for problem in found.passed_over.values())
+    assert all("an earlier run" in problem for problem in found.passed_over.values())
     assert_same(go_on(build(tmp_path)), whole("steps")[0])
 
 

@@ -230,7 +230,7 @@ def test_losses_without_rows_are_measured_in_turns(tmp_path: Path, caplog: pytes
     rows = trainer.ledger.to_pandas()
     assert rows.groupby("step")["loss"].count().tolist() == [0, 16, 16, 16]
     assert rows.groupby("stream")["loss"].count().min() == 1  # three steps with them show all forty
-    assert "a step measures the losses of 16 of the 40 streams, in turns" in caplog.text
+    assert "each step measures the losses of 16 of the 40 streams, in turns" in caplog.text
     assert "not finite" not in caplog.text
     # The loss that is trained is the mean over all samples all the same.
     with torch.no_grad():

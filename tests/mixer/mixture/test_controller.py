@@ -24,11 +24,13 @@ from mixer.policies import (
     Mixture,
     Observation,
     Policy,
+    Proportional,
     Scheduled,
     Smoothed,
     Uniform,
     WarmUp,
 )
+from mixer.utils.validation import MAX_SAMPLES_PER_STEP
 from tests.refusals import refused
 
 LENGTHS = {"a": 20, "b": 30, "c": 50}
@@ -142,6 +144,28 @@ class TestObservation:
         one_step(mixing)
         np.testing.assert_array_equal(policy.observations[0][EvaluationLoss], [1.0, np.nan, 3.0])
         assert policy.observations[1][EvaluationLoss] is None
+
+
+def test_a_pass_over_hundreds_of_billions_of_samples_is_exact() -> None:
+    total = 4 * 10**11
+    sizes = [total - 10**10 - 10**7 - 1, 10**10, 10**7, 1]
+    clock = Clock(MAX_SAMPLES_PER_STEP, total, Budget(samples=total))
+    mixing = Mixing(Planner(streams_of(**dict(zip("abcd", sizes, strict=True))), 0), Proportional(), clock)
+    while clock.progress < 1.0 and (plan := mixing.next_plan()) is not None:
+        mixing.observe(plan, np.zeros(4, dtype=np.int64))
+        done = int(mixing.seen.sum())
+        off = [abs(int(seen) * total - done * size) for seen, size in zip(mixing.seen, sizes, strict=True)]
+        assert max(off) <= total  # a sample
+    assert mixing.seen.tolist() == sizes
+
+
+def test_positions_that_a_float_would_round_survive_saving() -> None:
+    mixing, resumed = (make_mixing(streams=streams_of(a=2**60 + 1, b=2**60 + 1)) for _ in range(2))
+    state = mixing.state_dict()
+    for own in state["planner"]["streams"].values():
+        own["position"] = own["seen"] = 2**53 + 1
+    resumed.load_state_dict(through_json(state))
+    assert resumed.next_plan().starts.tolist() == [2**53 + 1] * 2
 
 
 def test_it_is_what_was_seen_of_each_stream() -> None:

@@ -51,7 +51,7 @@ class TestPaper:
         policies = [started(num_warmup_steps=20, unit=unit) for unit in ("samples", "tokens")]
         samples, tokens = (follow(policy, 20) and policy.laws["a"] for policy in policies)
         assert tokens.exponent == pytest.approx(samples.exponent, rel=1e-6)
-        # 10 tokens a sample: exp(a) grows by 10^α.
+        # 10 tokens per sample: exp(a) grows by 10^α.
         assert tokens.log_scale - samples.log_scale == pytest.approx(0.5 * np.log(10), rel=1e-4)
 
 

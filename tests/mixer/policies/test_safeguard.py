@@ -81,7 +81,7 @@ def test_targets_whose_rows_are_hardly_repeated_are_followed_without_a_measureme
 
 
 def test_rows_learned_by_heart_are_no_evidence() -> None:
-    # Rows of a are worth most; of 100 there, the target's mixture takes 2,000 more than the own weights would.
+    # Rows of a are worth most; of 100 there, the target's mixture takes 2,000 more than your weights would.
     def weights(stream_loss: float) -> np.ndarray:
         policy, objective = Safeguard(Uniform(), target_share=1.0), Objective({"a": 1.0, "b": 1.0}, bounds={"b": 9.0})
         seen = [{"seen": np.full(3, 30 + 100 * k), "progress": (1 + k) / 40, "step": k + 1} for k in range(8)]

@@ -33,7 +33,6 @@ MAKERS: dict[str, Callable[[], Policy]] = {
     "DGA": lambda: mixer.DGA(interval_steps=1),
     "MarginalValue": lambda: mixer.MarginalValue(interval_steps=1),
     "Safeguard": lambda: mixer.Safeguard(mixer.DGA(interval_steps=1)),
-    "ForkTest": lambda: mixer.ForkTest(mixer.DGA(interval_steps=1), -100.0, (0.5,), 0.5),
     "OverfitGuard": lambda: mixer.OverfitGuard(mixer.DWA(0.1, 1)),
     "Function": lambda: mixer.Function(lambda step, weights: [1 + step, 1, 1]),
     "Floor": lambda: mixer.Floor(mixer.GroupDRO(acts_on="sampling"), 0.1),

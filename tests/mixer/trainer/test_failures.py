@@ -72,7 +72,7 @@ def test_a_rank_that_does_not_come_in_time_is_told_and_an_error_of_ones_own_is_n
     monkeypatch.setattr(notes, "_SECONDS_TO_BE_TOLD", 0.0)
     error = explain_error(RuntimeError(message), "in step 3", 1, 2, 5.0)
     assert isinstance(error, TimeoutError)
-    assert "Rank 1 waited 5 seconds (ddp_timeout) for others in step 3. Nothing was heard of rank 0" in str(error)
+    assert "Rank 1 waited 5 seconds (ddp_timeout) for others in step 3. No message came from rank 0" in str(error)
     assert explain_error(RuntimeError("shapes do not fit"), "in step 3", 1, 2, 5.0) is None
     assert explain_error(RemoteError("rank 0 failed"), "in step 3", 1, 2, 5.0) is None
     assert explain_error(RuntimeError(message), "in step 3", 0, 1, 5.0) is None  # one rank waits for nobody

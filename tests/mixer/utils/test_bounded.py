@@ -31,7 +31,7 @@ from tests.refusals import refused
         ("[-Infinity]", "Infinity"),
         ("9" * 5_000, "digits"),
         ("{", "Expecting"),
-        ('{"a": {"step": 1, "x": 2, "step": 3}}', "'step' stands twice"),
+        ('{"a": {"step": 1, "x": 2, "step": 3}}', "'step' appears twice"),
     ],
 )
 def test_json_that_is_refused(text: str, said: str, tmp_path: Path) -> None:

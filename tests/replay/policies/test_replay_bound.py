@@ -83,6 +83,16 @@ def test_a_limit_that_stands_in_the_way_is_told_once(caplog: pytest.LogCaptureFi
     assert "['100.0 %', '-50.0 %'] above the first ones and may rise by 5 %" in caplog.text
 
 
+def test_a_bound_that_the_end_of_the_run_will_not_keep_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    policy = ReplayBound(0.05)
+    policy.start(MIXED)
+    see(policy, 0.0, 1.0)
+    see(policy, 0.85, 1.2, 0.5)
+    assert not caplog.text
+    see(policy, 0.95, 1.2, 0.5)
+    assert "['20.0 %', '-50.0 %'] above the first ones and may rise by 5 %" in caplog.text
+
+
 def test_old_streams_need_not_be_buffers_and_explain_themselves() -> None:
     policy = ReplayBound(old=["a", "c"], policy={"early": 1, "late": 1, "b": 2})
     decision = policy.start(MIXED)

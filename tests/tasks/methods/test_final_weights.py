@@ -24,16 +24,20 @@ def loss_at(vector: torch.Tensor, name: str) -> float:
     return float(model(**collate(rows))["loss"].detach())
 
 
-def run(folder: Path, bound: float, resume: str | None = None, **changes: Any) -> tuple[MixingTrainer, Any]:
+def run(
+    folder: Path, bound: float, resume: str | None = None, step_end: Any = None, **changes: Any
+) -> tuple[MixingTrainer, Any]:
     """A run that is better and better on new rows, and worse and worse on old ones; and its weights by step."""
     course: list[torch.Tensor] = []
-    args = arguments(folder, max_steps=10, save_strategy="steps", save_steps=6, per_device_train_batch_size=6)
+    saves = "steps" if step_end is None else "no"  # a checkpoint of weights that are not finite is refused
+    args = arguments(folder, max_steps=10, save_strategy=saves, save_steps=6, per_device_train_batch_size=6)
     options = {"train_dataset": {"new": Points(16, seed=3)}, "eval_dataset": dict(ROWS), "data_collator": collate}
     objective = Objective(["new"], bounds={"old": bound}, development_sets=dict(ROWS))
     trainer = mixing_trainer(
         MixingTrainer, Classifier(), args, methods=[FinalWeights(**changes)], objective=objective, **options
     )
-    trainer.add_callback(On(step_end=lambda state, model, **_: course.append(weights_of(model).clone())))
+    note = step_end or (lambda state, model, **_: course.append(weights_of(model).clone()))
+    trainer.add_callback(On(step_end=note))
     trainer.train(resume_from_checkpoint=resume)
     return trainer, course
 
@@ -62,6 +66,16 @@ def test_where_no_candidate_keeps_the_bound_the_nearest_is_taken_and_said(tmp_pa
     nearest = min(points, key=lambda own: loss_at(own, "old"))
     torch.testing.assert_close(weights_of(trainer.model), nearest, rtol=0, atol=1e-6)
     assert "no candidate keeps the bounds" in mixture_card(tmp_path)["final_weights"]["in_words"]
+
+
+def test_a_run_that_has_diverged_keeps_its_last_weights_and_says_so(tmp_path: Path, caplog: Any) -> None:
+    def diverge(state: Any, model: torch.nn.Module, **_: Any) -> None:
+        if state.global_step == 10:
+            torch.nn.utils.vector_to_parameters(torch.full_like(weights_of(model), torch.nan), model.parameters())
+
+    trainer, _ = run(tmp_path, 1.03, step_end=diverge, shares=[0.5, 1.0])
+    assert weights_of(trainer.model).isnan().all()
+    assert "1 of the way from the weights before the run; every candidate has a loss that is not finite" in caplog.text
 
 
 def test_values_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -215,8 +215,8 @@ class FittedMixture(Result):
         if self.explains_nothing:
             return [*warnings, recorded, self.trust]
         return [
-            f"Objective: {self.expected_loss:.4f} is predicted, with 90 % certainty {_text(self.interval)}; for the "
-            f"prior {prior:.4f}. {recorded}",
+            f"Predicted objective: {self.expected_loss:.4f}, with 90 % certainty {_text(self.interval)}; with your "
+            f"weights {prior:.4f}. {recorded}",
             f"Gain over your weights: {self.gain:.4f}, with 90 % certainty {_text(self.gain_interval)}.",
             self.trust,
             *warnings,

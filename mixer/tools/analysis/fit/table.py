@@ -19,7 +19,7 @@ SUFFIXES = (".csv", ".parquet")
 class RunTable(Result):
     """Mixtures and losses of runs, a row each.
 
-    Blanks around the names of columns do not count, and a row that stands twice is one run.
+    Blanks around the names of columns do not count, and a row that appears twice is one run.
 
     Args:
         path: The table.
@@ -46,7 +46,7 @@ class RunTable(Result):
         mixtures, values = _columns(table, "--shares", shares), _columns(table, "--losses", losses)
         both = [column for column in mixtures.values() if column in values.values() or column == size]
         if both:
-            text = f"The columns {both} are shares and something else: mend the patterns."
+            text = f"The columns {both} are both shares and something else: correct the patterns."
             raise wrong_value("--shares", text, found=both)
         read = (*mixtures.values(), *values.values(), size)
         named = table.columns[0] not in read
@@ -76,7 +76,7 @@ class RunTable(Result):
     def _once(self, table: pd.DataFrame) -> pd.DataFrame:
         again = table.duplicated()
         if again.any():
-            self.notes.append(f"{int(again.sum())} rows stand twice, to the last column: each is one run.")
+            self.notes.append(f"{int(again.sum())} rows repeat an earlier one: each counts once.")
         return table[~again].reset_index(drop=True)
 
     def _numbers(self, table: pd.DataFrame, columns: Sequence[str], may_miss: bool) -> FloatArray:
@@ -116,7 +116,7 @@ class RunTable(Result):
 def _read(path: Path) -> pd.DataFrame:
     try:
         table = pd.read_parquet(path) if path.suffix.lower() == ".parquet" else pd.read_csv(path)
-        if path.suffix.lower() == ".csv":  # pandas would rename a column that stands twice
+        if path.suffix.lower() == ".csv":  # pandas would rename a column that appears twice
             table.columns = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
     except (OSError, ValueError) as error:
         raise wrong_value(str(path), f"cannot be read: {' '.join(str(error).split())}") from None

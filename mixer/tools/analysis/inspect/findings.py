@@ -57,7 +57,7 @@ def findings_of(inspection: Inspection) -> list[Finding]:
 def _of_files(stream: InspectedStream) -> Iterator[tuple[str, float, str]]:
     if others := unlike(stream.files):
         reasons = listed(first_of([f"{name} ({why})" for name, why in others.items()]))
-        yield "unlike_files", len(others), f"files of {stream.name!r} are much unlike its others: {reasons}."
+        yield "unlike_files", len(others), f"files of {stream.name!r} are very different from its others: {reasons}."
 
 
 def _of_samples(stream: InspectedStream) -> Iterator[tuple[str, float, str]]:

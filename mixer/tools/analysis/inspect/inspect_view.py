@@ -97,7 +97,7 @@ def preview(
                 "stream": printable(stream.name),
                 "samples": _size(stream.dataset),
                 "for evaluation": _size(evaluation[stream.name]) if stream.name in evaluation else "none",
-                "tokens a sample": _mean_length(measures),
+                "tokens / sample": _mean_length(measures),
                 "weight": f"{weights[stream.name]:.3f}",
                 "at most": _limits(stream),
             }

@@ -108,7 +108,7 @@ class Measures(Result):
         self.unit, self.num_with_end = "", None if limits.end is None else 0
         self.unknown_tokens, self.unknown_labels = Faults(), Faults()
         self._limits, self._learns_tokens, self._classes = limits, False, Counter[int]()
-        self._lengths, self._learned, self._digests = array("q"), array("q"), array("Q")  # 24 bytes a sample
+        self._lengths, self._learned, self._digests = array("q"), array("q"), array("Q")  # 24 bytes per sample
         reading = SampleReading(dataset, most, seed, ("input_ids", *LABEL_COLUMNS))
         for index, sample in reading:
             self._add(index, sample)

@@ -120,7 +120,7 @@ def reasons(evidence: Evidence, steps: int, confirming_steps: int) -> list[str]:
     way = "fell" if (evidence.learned or 0.0) >= 0.0 else "rose"
     fell = "" if evidence.learned is None else f" With these the objective {way} by {abs(evidence.learned):.1%}."
     found = [
-        f"In runs of {steps} steps on another seed the best mixture is {_in_words(evidence.gain)} than the own "
+        f"In runs of {steps} steps on another seed the best mixture is {_in_words(evidence.gain)} than your "
         f"weights; the noise is {evidence.noise:.1%}.{fell}"
     ]
     if not evidence.is_explained:

@@ -171,7 +171,7 @@ class Simulated(Result):
         if iterable := [stream.name for stream in parts.streams if stream.is_iterable]:
             yield f"The number of rows in {', '.join(iterable)} is not known: assumed never to run out."
         if parts.stand_ins:
-            yield f"Entries of the buffers {', '.join(parts.stand_ins)} are planned as if chosen by nothing."
+            yield f"Samples of the buffers {', '.join(parts.stand_ins)} are planned as if drawn at random."
         if self.estimated_tokens:
             yield f"Tokens of {', '.join(self.estimated_tokens)} are estimated from some of the samples."
         if np.isnan(self.learning_rates).any():

@@ -106,5 +106,7 @@ def _kind_of(content: Mapping[str, Any], tables: Mapping[str, Any], path: str) -
     if len(found) == 1:
         return found[0]
     keys = " and ".join(f"{KINDS[kind]}'s {', '.join(own[kind])}" for kind in found)
-    has = f"it has keys of several tools, {keys}" if found else f"its keys {list(content)!r:.200} tell no tool"
-    raise wrong_value(path, f": {has}; say whose it is by --kind {'|'.join(KINDS)}.")
+    has = (
+        f"it has keys of several tools, {keys}" if found else f"its keys {list(content)!r:.200} do not identify a tool"
+    )
+    raise wrong_value(path, f": {has}; choose one by --kind {'|'.join(KINDS)}.")

@@ -136,7 +136,7 @@ def columns(source: Source, keys: Table, _: Path, recipe: dict[str, Any]) -> Non
         recipe["loss"] = losses[0]
     source.left["loss"] = "give its arguments, or one for each stream" if losses else "no key names it: give loss"
     if not tags:
-        source.left["trainer"] = "no key names it: taken for SentenceTransformerTrainer"
+        source.left["trainer"] = "no key names it: read as SentenceTransformerTrainer"
         source.left.harmless.add("trainer")
 
 
@@ -165,7 +165,7 @@ def specifications(source: Source, keys: Table, _: Path, recipe: dict[str, Any])
     elif "eval_strategy" not in source.content:
         recipe["training"]["eval_strategy"] = "steps"
     if kind is None:
-        source.left["trainer"] = "no key is of swift rlhf: taken for swift sft"
+        source.left["trainer"] = "no key belongs to swift rlhf: read as swift sft"
         source.left.harmless.add("trainer")
     for key in ("streaming", "use_hf"):
         source.take(key)
@@ -179,7 +179,7 @@ def _rows(source: Source, keys: Table, recipe: Table) -> dict[str, Any]:
     if recipe["trainer"] != "sft":
         source.left["rows"] = "pairs are read of chosen and rejected: write rows of messages and rejected_response so"
         return {}
-    source.left["rows"] = "they are taken to have messages: without the field format other ones are recognised, too"
+    source.left["rows"] = "they are assumed to have messages: without the field format other ones are recognised, too"
     train_on = "all" if whole else "assistant"
     return common.written("Chat", column="messages", train_on=train_on, ignored_columns=[ALL])
 

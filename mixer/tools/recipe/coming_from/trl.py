@@ -26,7 +26,9 @@ def recipe_of(source: Source, keys: Table, _: Path) -> dict[str, Any]:
     if source.content.get("lora_task_type") == "SEQ_CLS":
         trainer = "reward"
     elif trainer == "sft":
-        source.left["trainer"] = "the file does not name its script, and no key is of dpo or reward: taken for trl sft"
+        source.left["trainer"] = (
+            "the file does not name its script, and no key belongs to dpo or reward: read as trl sft"
+        )
         source.left.harmless.add("trainer")
     model = common.model_of(source, "model_name_or_path", {"dtype": source.take("dtype", "float32")})
     model["config"] |= source.part("model_init_kwargs").content

@@ -118,7 +118,7 @@ def tell_of_files(called: str, files: Sequence[FileRead]) -> None:
     if others := unlike(files):
         reasons = listed(first_of([f"{name} ({why})" for name, why in others.items()]))
         names = ", ".join(f'"{name}"' for name in list(others)[:3])
-        text = "%s: much unlike the other files: %s. If they are no data, leave them out, as by data.exclude: [%s]."
+        text = "%s: very different from the other files: %s. If they are no data, leave them out: data.exclude: [%s]."
         logger.warning(text, called, printable(reasons), printable(names))
 
 

@@ -267,5 +267,5 @@ def _header(rows: Iterator[list[str]]) -> list[str]:
     if not names:
         raise ValueError("it is empty, without a line of column names")
     if twice := sorted({name for name in names if names.count(name) > 1 and name}):
-        raise ValueError(f"the column {twice[0]!r} is there twice: rename one")
+        raise ValueError(f"the column {twice[0]!r} appears twice: rename one")
     return [name or f"Unnamed: {place}" for place, name in enumerate(names)]

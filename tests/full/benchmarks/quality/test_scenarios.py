@@ -238,15 +238,6 @@ def test_a_summary_compares_with_uniform_mixing_and_the_best_mixture_that_keeps_
     assert "| s | `policy` | -5.0, -5.0 | -5.0 |" in report("Small models", {"s": found})  # each run, by seed
 
 
-def test_runs_with_a_test_by_forks_stand_beside_those_without() -> None:
-    losses = {UNIFORM: (2.0, 2.0, 2.0), "auto": (1.8, 2.2, 1.9), "ForkTest": (1.9, 2.0, 1.9)}
-    results = {
-        name: {seed: result(loss, [loss, loss]) for seed, loss in enumerate(own)} for name, own in losses.items()
-    }
-    found = report("Small models", {"s": summarise(results, Objective({"new": 1.0}), (0, 1, 2))})
-    assert "| 3 | 2 | 1 | -2.50 | -1.67; +10.0 | -3.33; +0.0 |" in found
-
-
 def test_the_worst_target_and_a_greater_metric_count_as_declared() -> None:
     own = {"test": {"a": {"loss": 1.0, "accuracy": 0.5}, "b": {"loss": 3.0, "accuracy": 0.9}}}
     assert Judge(Objective(["a", "b"], kind="worst")).value(own) == 3.0

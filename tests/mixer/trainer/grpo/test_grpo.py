@@ -12,6 +12,7 @@ from trl import GRPOConfig, GRPOTrainer
 from mixer import Stream
 from mixer.measurements import Rewards
 from mixer.policies import MTGRPO, Decision, Learnability, Mixture, Observation, Policy, Uniform
+from mixer.tools.records.comparison import comparison
 from mixer.tools.records.run import Run
 from mixer.tools.report.plots.rewards import rewards as rewards_of
 from mixer.tools.report.tables import stream_figures
@@ -80,6 +81,10 @@ def test_counts_are_exact_and_rewards_are_told_by_stream(tmp_path: Path, capsys:
     assert len(evaluated) == 2
     run = Run(tmp_path)
     assert rewards_of([run], 100).panels[0].figure.data
+    table = comparison([run])
+    ends = [f"{own[0]:,.3f} → {own[-1]:,.3f}" for own in (run.rewards[name]["reward"].to_numpy() for name in "ab")]
+    assert [*table.columns[1].cells][:2] == ends
+    assert "Reward" in str(table.title)
     figures = stream_figures(run).set_index("stream")
     assert figures["last_reward"].tolist() == rewards["reward"].tolist()[-2:]
     assert figures["training_not_finite_since"].isna().all()

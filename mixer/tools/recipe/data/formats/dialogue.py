@@ -208,7 +208,7 @@ def _shape_in(row: Row) -> list[str]:
         text += " Rows of different forms belong in streams of their own."
         raise wrong_value("data.columns", text, found=list(row))
     raise InvalidValueError(
-        f"{has}, of which none tells a conversation: trainer sft takes messages, conversations, instruction and "
+        f"{has}, none of which holds a conversation: trainer sft takes messages, conversations, instruction and "
         "output, prompt and completion, or text. Name them by format: {class_path: Dialogue, init_args: {rename: "
         "{question: prompt, answer: completion}}}, or choose another format, such as Prompt.",
         option="rename",

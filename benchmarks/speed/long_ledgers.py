@@ -1,8 +1,5 @@
-"""Ledgers of runs that never took place, and what `mixer report` takes on them: for `benchmarks.scale`."""
+"""Ledgers of runs that never took place, to measure what reads them."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +7,8 @@ import numpy as np
 
 from mixer.ledger.ledger import Ledger
 
-_MEGABYTE = 1e6
 _EVALUATIONS = 100
 _EPOCHS = 3.0
-
-# The command line, and then what it took: what the system tells of a process that has ended counts its parent in.
-_COMMAND = """
-import sys
-from mixer.tools.cli.entry import main
-main(sys.argv[1:])
-print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")))
-"""
 
 
 def write_ledger(folder: Path, num_streams: int, num_steps: int, batch_size: int = 256) -> None:
@@ -90,24 +78,4 @@ def _clock(step: int, num_steps: int, batch_size: int, loss: float) -> dict[str,
         "learning_rate_factor": 1.0,
         "loss": loss,
         "gradient_norm": 1.0 + 1.0 / step,
-    }
-
-
-def measure(folder: Path) -> dict[str, float]:
-    """Writes the page about a run in a process of its own.
-
-    Args:
-        folder: The output folder of the run.
-
-    Returns:
-        The seconds of a CPU (`cpu_seconds`) and the `peak_megabytes`: the greatest resident set of that process.
-    """
-    before = os.times()
-    process = subprocess.run(
-        [sys.executable, "-c", _COMMAND, "report", str(folder)], check=True, capture_output=True, text=True
-    )
-    after = os.times()
-    return {
-        "cpu_seconds": after.children_user + after.children_system - before.children_user - before.children_system,
-        "peak_megabytes": 1024 * int(process.stdout.split()[-2]) / _MEGABYTE,
     }
