@@ -137,7 +137,8 @@ class ShuffledOrder:
 
     def state_dict(self, position: int) -> dict[str, Any]:
         """Returns a position and the parameters of the order as plain data."""
-        state = {"position": position, "length": self.length, "key": self.key, "shuffle": self.shuffle}
+        state: dict[str, Any] = {"position": position, "length": self.length}
+        state |= {"key": self.key, "shuffle": self.shuffle}
         if self.group_size:
             state["group_size"] = self.group_size
         return state if self._content is None else {**state, "content": self._content}
