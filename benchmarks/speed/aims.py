@@ -108,20 +108,22 @@ def _rate(kind: str, args: argparse.Namespace) -> float:
     return float(found["ratio"][OURS]["median"])
 
 
-def _padded(num_samples: int) -> float:
-    """Gives the padding of one stream whose steps are one micro-batch over the Trainer's."""
-    found = {own["name"]: own["padding"] for own in padding(1, num_samples) if own["batch_size"] == 32}
+def _padded(num_streams: int, num_samples: int) -> float:
+    """Gives the padding of streams whose steps are one micro-batch over the Trainer's."""
+    found = {own["name"]: own["padding"] for own in padding(num_streams, num_samples) if own["batch_size"] == 32}
     return float(found["mixer, group_by_length"] / found["Trainer, group_by_length"])
 
 
 def _aims(args: argparse.Namespace) -> list[Aim]:
-    imports = "torch, the Trainer and what it imports (peft, scipy where installed) alone take longer"
+    imports = "torch and TrainingArguments, with what it imports (peft, scipy where installed), alone take longer"
     spread_thin = "half of the time of such a step goes to planning, observing and splitting it"
     by_stream = "each rule and table reads columns of every stream's own table, one after the other"
-    tried = "a first sample of each stream is read and collated, three times under a random state of its own"
+    tried = "a first sample of each stream is read under a random state of its own, and collated"
+    shares = "each step keeps the shares, and takes a sample a step early or late where they are no whole numbers"
     num, runs, sources = args.streams, *args.fit
     return [
         Aim("mixer train --help, s", 1.0, lambda folder: _seconds("train", "--help")),
+        Aim("mixer continual --help, s", 1.0, lambda folder: _seconds("continual", "--help")),
         Aim(
             "mixer simulate recipes/demo.yaml, s",
             4.0,
@@ -134,7 +136,8 @@ def _aims(args: argparse.Namespace) -> list[Aim]:
         Aim(f"report, {num:,} streams, s", 10.0, lambda folder: _reading(folder, "report", num), False, by_stream),
         Aim(f"compare, {num:,} streams, s", 5.0, lambda folder: _reading(folder, "compare", num)),
         Aim(f"construction, {num:,} streams, s", 5.0, lambda folder: _construction(folder, num), False, tried),
-        Aim("padding by group_by_length / the Trainer's, one stream", 1.05, lambda folder: _padded(args.padded)),
+        Aim("padding by group_by_length / the Trainer's, one stream", 1.05, lambda folder: _padded(1, args.padded)),
+        Aim("the same, three", 1.05, lambda folder: _padded(3, args.padded), False, shares),
         Aim("lists one by one, batch 32 / DataLoader", 1.0, lambda folder: _rate("lists", args), True, spread_thin),
         Aim("tensors one by one, batch 32 / DataLoader", 1.0, lambda folder: _rate("tokens", args), True, spread_thin),
     ]

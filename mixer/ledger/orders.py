@@ -12,7 +12,8 @@ from mixer.mixture.cursors import IterableCursor, ShuffledOrder
 from mixer.mixture.step_plan import StepPlan
 from mixer.utils.arrays import Int64Array
 
-BY_LENGTH = " by length "  # between the kind of a stream that is drawn in groups of similar length and their size
+# Between the kind of a stream that is drawn in groups of similar length, their size, and the key of shared turns.
+BY_LENGTH, IN_TURNS = " by length ", " in turns "
 
 
 class OrderRecorder:
@@ -20,8 +21,8 @@ class OrderRecorder:
 
     - `orders`: how a stream's positions map to rows, from a step on. A row is written only when that changes: at the
       start, after an inexact resume, and when the end of an epoch is dropped. Position = samples seen + `shift`.
-      `kind` is `data` (`data by length 64`: in groups of 64 samples of similar length), `batches`, `iterable` or
-      `memory`.
+      `kind` is `data` (`data by length 6.4 in turns 7`: 6.4 samples of similar length a step, in the turns of
+      this key), `batches`, `iterable` or `memory`.
     - `left_out`: positions of samples that could not be loaded and were skipped.
     - `replays`: rows that a replay buffer gave in a step, by the data set that they came from (-1: an iterable one),
       and rows of a stream that gives whole batches.
@@ -64,7 +65,8 @@ class OrderRecorder:
             row: dict[str, Any] = {"step": 0, "stream": name, "shift": shift, "kind": kind}
             row |= {"length": 0, "key": 0, "shuffle": False}
             if isinstance(cursor, ShuffledOrder):
-                row["kind"] = f"data{BY_LENGTH}{cursor.group_size}" if cursor.group_size else "data"
+                by_length = f"{BY_LENGTH}{cursor.group_size}{IN_TURNS}{cursor.turns}"
+                row["kind"] = f"data{by_length}" if cursor.group_size else "data"
                 row |= {"length": cursor.length, "key": cursor.key, "shuffle": cursor.shuffle}
             elif isinstance(cursor, BatchedOrder):
                 row |= {"kind": "batches", "length": cursor.length}

@@ -266,10 +266,11 @@ class MicroBatcher:
         if cap.max_tokens is not None:
             limits = cap.max_tokens, bool(is_by_stream), options.groups_by_length
             return order, split_by_tokens(stream_ids, lengths, *limits)
-        own_counts = np.bincount(stream_ids, minlength=len(plan.counts))
-        are_alone = np.full(len(plan.counts), is_by_stream)
-        dealing = (self._world_size, cap.max_samples, self._most_on_a_rank)
-        return order, split_evenly(plan.counts, own_counts, are_alone, *dealing)
+        parts = [(-1, plan.total, len(stream_ids))]
+        if is_by_stream is not False:
+            own_counts = np.bincount(stream_ids, minlength=len(plan.counts))
+            parts = parts_of(plan.counts, own_counts, np.full(len(plan.counts), is_by_stream))
+        return order, split_evenly(parts, self._world_size, cap.max_samples, self._most_on_a_rank)
 
     def join_without_samples(self) -> None:
         """Takes part in the ranks' agreement without a micro-batch: this rank has no step, or has failed."""
@@ -324,10 +325,20 @@ def deal_evenly(count: int, world_size: int) -> int:
     return -(-count // world_size)
 
 
+def parts_of(counts: Int64Array, own_counts: Int64Array, are_alone: BoolArray) -> list[tuple[int, int, int]]:
+    """Returns the parts of a step that share no micro-batch, for `split_evenly`.
+
+    Args:
+        counts: int64 `[num_streams]`: samples of the step over all ranks.
+        own_counts: int64 `[num_streams]`: samples of this rank.
+        are_alone: bool `[num_streams]`: streams with separate micro-batches; those come first, in order.
+    """
+    parts = [(k, int(counts[k]), int(own_counts[k])) for k in np.flatnonzero(are_alone).tolist()]
+    return [*parts, (-1, int(counts[~are_alone].sum()), int(own_counts[~are_alone].sum()))]
+
+
 def split_evenly(
-    counts: Int64Array,
-    own_counts: Int64Array,
-    are_alone: BoolArray,
+    parts: Iterable[tuple[int, int, int]],
     world_size: int,
     max_size: int,
     most_on_a_rank: MostOnARank = deal_evenly,
@@ -335,15 +346,11 @@ def split_evenly(
     """Splits a rank's samples into as many micro-batches as the rank with most of them needs, full ones first.
 
     Args:
-        counts: int64 `[num_streams]`: samples of the step over all ranks.
-        own_counts: int64 `[num_streams]`: samples of this rank.
-        are_alone: bool `[num_streams]`: streams with separate micro-batches; those come first, in order.
+        parts: The stream of each part, -1 if mixed; its samples over all ranks, and those of this rank.
         world_size: Number of ranks.
         max_size: Maximum samples per micro-batch.
         most_on_a_rank: Maximum samples per rank, given the total and the number of ranks.
     """
-    parts = [(k, int(counts[k]), int(own_counts[k])) for k in np.flatnonzero(are_alone).tolist()]
-    parts.append((-1, int(counts[~are_alone].sum()), int(own_counts[~are_alone].sum())))
     slices: list[MicroBatchSlice] = []
     start = 0
     for stream_id, count, own in parts:

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -218,7 +217,8 @@ class MixingLoader:
         if not len(own.stream_ids):
             return self._padding(plan, cut, number)
         try:
-            return replace(own, inputs=self._collation.collate(loaded, selection, plan.step, number, cut.stream_id))
+            inputs = self._collation.collate(loaded, selection, plan.step, number, cut.stream_id)
+            return MicroBatch(inputs, own.stream_ids, False, own.positions, own.indices)
         except Exception as error:
             note_rows(error, self.mixing.planner.streams, own)
             raise

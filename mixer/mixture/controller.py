@@ -85,6 +85,7 @@ class Mixing:
     def _begin(self, planner: Planner) -> None:
         self.planner = planner
         planner.check_additional(self._weights.additional)
+        planner.match_lengths(self._weights.value)
         if self.loss_units is not None:
             self.loss_units.start()
         # `[3, num_streams]`: what is known of the streams' samples once they are loaded; the names show the rows.
@@ -330,10 +331,11 @@ class Mixing:
             skipped: int64 `[num_streams]`: samples skipped because they could not be loaded; `None` for none.
             labels: int64 `[num_streams]`: labels that the loss learns; `None` for none.
         """
-        loaded = np.stack([np.zeros_like(tokens) if own is None else own for own in (tokens, labels, skipped)])
         measured = measurements.with_shown(measured or {}, (*self.policy.needs, *self.schedule.needs))
-        self._count(plan, *loaded[:2])
-        self._loaded += loaded
+        self._count(plan, tokens, labels)
+        for total, own in ((self.num_tokens, tokens), (self.num_labels, labels), (self.skipped, skipped)):
+            if own is not None:
+                total += own
         self.planner.count_amounts(self._loaded[:2])
         if not self.size.is_constant:
             self._update_batch_size(plan, measured)
@@ -341,10 +343,12 @@ class Mixing:
         if self.policy.is_static:
             self._weights.num_observed = self.clock.step
             return
-        self._update_weights(plan, loaded[int(self.policy.unit == "labels")], measured)
+        amounts = labels if self.policy.unit == "labels" else tokens
+        self._update_weights(plan, np.zeros_like(tokens) if amounts is None else amounts.copy(), measured)
 
-    def _count(self, plan: StepPlan, tokens: Int64Array, labels: Int64Array) -> None:
-        self.end_step(*map(plan.clocked, (plan.counts, tokens, labels)))
+    def _count(self, plan: StepPlan, tokens: Int64Array, labels: Int64Array | None) -> None:
+        num_labels = 0 if labels is None else plan.clocked(labels)
+        self.end_step(plan.clocked(plan.counts), plan.clocked(tokens), num_labels)
         if self.schedule.unit == "epochs":
             self.drop_rest()
 
@@ -359,7 +363,7 @@ class Mixing:
             labels: int64 `[num_streams]`: its labels; `None` for none.
         """
         ahead = self._ahead()
-        ahead._count(plan, tokens, np.zeros_like(tokens) if labels is None else labels)  # noqa: SLF001 a copy of this
+        ahead._count(plan, tokens, labels)  # noqa: SLF001 a copy of this
         return ahead.clock.schedule_position, self.clock.schedule_position
 
     def _ahead(self) -> "Mixing":

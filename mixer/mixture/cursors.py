@@ -11,7 +11,7 @@ from mixer.mixture.permutation import Permutation, PermutationBlock
 from mixer.mixture.stream import Stream
 from mixer.utils.arrays import Int64Array
 from mixer.utils.errors import InvalidValueError, wrong_value
-from mixer.utils.validation import MOST_COUNT, whole_number
+from mixer.utils.validation import MOST_COUNT, finite_number, whole_number
 
 _STATE = ("position", "passes", "pass_start", "longest_pass", "left", "undelivered")  # of an iterable stream
 
@@ -117,17 +117,19 @@ class ShuffledOrder:
         read_lengths: Returns the lengths of samples, for groups.
     """
 
-    def __init__(self, stream: Stream, run_seed: int, group_size: int = 0, read_lengths: ReadLengths | None = None):
+    def __init__(self, stream: Stream, run_seed: int, group_size: float = 0, read_lengths: ReadLengths | None = None):
         self.length, self.key, self.shuffle = stream.num_samples, stream.order_key(run_seed), stream.shuffle
         self._content = stream.content
         self._read_lengths = read_lengths
-        self._set_order(0 if read_lengths is None or not stream.shuffle else group_size)
+        self.turns = run_seed % 2**62
+        self.set_order(0 if read_lengths is None or not stream.shuffle else group_size)
 
-    def _set_order(self, group_size: int) -> None:
+    def set_order(self, group_size: float) -> None:
+        """Sets the size of groups of similar length, before anything is drawn; see `LengthOrder`."""
         order, self.group_size = Permutation(self.length, self.key, self.shuffle), group_size
         self._block: PermutationBlock | LengthOrder = PermutationBlock(order)
         if group_size and self._read_lengths is not None:
-            self._block = LengthOrder(order, self.length, self.key, group_size, self._read_lengths)
+            self._block = LengthOrder(order, self.length, group_size, self._read_lengths, self.turns)
 
     def references(self, positions: range | Int64Array) -> Int64Array:
         """Maps positions to indices; see `Cursor.references`."""
@@ -135,7 +137,8 @@ class ShuffledOrder:
 
     def state_dict(self, position: int) -> dict[str, Any]:
         """Returns a position and the parameters of the order as plain data."""
-        state = {"position": position, "length": self.length, "key": self.key, "shuffle": self.shuffle}
+        state: dict[str, Any] = {"position": position, "length": self.length}
+        state |= {"key": self.key, "shuffle": self.shuffle}
         if self.group_size:
             state["group_size"] = self.group_size
         return state if self._content is None else {**state, "content": self._content}
@@ -166,9 +169,9 @@ class ShuffledOrder:
 
     def _restore_groups(self, state: Mapping[str, Any], allow_inexact: bool) -> None:
         """Continues with groups of the saved size, which the batch size set when the run began."""
-        saved = whole_number(state.get("group_size", 0), "group_size", most=MOST_COUNT)
+        saved = finite_number(state.get("group_size", 0), "group_size", 0.0, MOST_COUNT)
         if saved and self.group_size:
-            self._set_order(saved)
+            self.set_order(saved)
         elif saved != self.group_size and not allow_inexact:
             then, now = ("grouped by length" if size else "in any order" for size in (saved, self.group_size))
             raise InvalidValueError(

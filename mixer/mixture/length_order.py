@@ -11,16 +11,17 @@ from mixer.mixture.permutation import Permutation
 from mixer.utils.arrays import Int64Array
 
 ReadLengths = Callable[[Int64Array], Int64Array]
-_MOST_GROUPS = 50  # of a window; both as in the LengthGroupedSampler of transformers
-_LEAST_WINDOWS = 4  # of an epoch
+_GROUPS = 50  # of a window, as in the LengthGroupedSampler of transformers
 _MOST_WINDOWS_KEPT = 16
+# Steps of a run with neighbouring lengths, so that a sample drawn a step early or late still fits.
+_STEPS_OF_RUN = 5
 
 
 class LengthGroups(NamedTuple):
     """Which streams are drawn in groups of similar length.
 
     Args:
-        size: Samples of a group: those of a step, so that a step has samples of few lengths.
+        size: Samples of a step.
         readers: Of each such stream, by its number, a function from indices into its dataset to lengths.
     """
 
@@ -32,24 +33,27 @@ NO_GROUPS = LengthGroups(0, {})
 
 
 class LengthOrder:
-    """Order of one stream in groups of similar length; it depends on its key and on lengths alone.
+    """Order of one stream by length, in turns that all streams of a mixture share.
 
-    The permuted positions of an epoch are cut into windows. The samples of a window are sorted by length and cut into
-    groups, which are shuffled; the rest of the last window comes last. Position `p` is thus known without what came
+    The permuted positions of an epoch are cut into equal windows of about 50 groups. Position `p` belongs to step
+    `p / size`. All streams visit lengths in the same turns: the samples of a window are sorted by length, from long to
+    short, in the order of their steps' turns, so that a step has samples of few lengths as long as each stream has its
+    share. Turns are in runs of neighbouring lengths, which are shuffled. Position `p` is thus known without what came
     before, and every sample comes once an epoch.
 
     Args:
         order: The stream's permutation.
         length: Samples of the stream.
-        key: Key of the stream.
-        size: Samples of a group.
+        size: Samples of a group: those that a step takes of this stream on average.
         read_lengths: Returns the lengths of samples, given their indices.
+        turns: Key of the turns, the same for all streams.
     """
 
-    def __init__(self, order: Permutation, length: int, key: int, size: int, read_lengths: ReadLengths):
-        self._order, self._length, self._key = order, length, ~key  # else groups and samples are shuffled alike
+    def __init__(self, order: Permutation, length: int, size: float, read_lengths: ReadLengths, turns: int):
+        self._order, self._length = order, length
         self._size, self._read_lengths = size, read_lengths
-        self._window = size * min(max(length // (size * _LEAST_WINDOWS), 1), _MOST_GROUPS)
+        self._runs = Permutation(_GROUPS // _STEPS_OF_RUN, turns)
+        self._window = -(-length // max(round(length / (size * _GROUPS)), 1))
         self._per_epoch = -(-length // self._window)
         self._of_window = functools.lru_cache(_MOST_WINDOWS_KEPT)(self._ordered)
 
@@ -87,9 +91,9 @@ class LengthOrder:
         start = number * self._window
         indices = self._order.indices(epoch * self._length + start, min(self._window, self._length - start))
         by_length = indices[np.argsort(-self._read_lengths(indices), kind="stable")]
-        num_groups = len(by_length) // self._size
-        if num_groups:
-            groups = by_length[: num_groups * self._size].reshape(num_groups, self._size)
-            shuffled = Permutation(num_groups, self._key).indices(window * num_groups, num_groups)
-            by_length[: groups.size] = groups[shuffled].ravel()
-        return by_length
+        first_step = round(epoch * self._length / self._size)  # an epoch of one stream begins with a step
+        steps = first_step + ((start + np.arange(len(indices)) + 0.5) / self._size).astype(np.int64)
+        runs, places = np.divmod(steps, _STEPS_OF_RUN)
+        turns = self._runs.map_positions(np.zeros_like(runs), runs) * _STEPS_OF_RUN + places
+        indices[np.argsort(turns, kind="stable")] = by_length
+        return indices

@@ -133,6 +133,16 @@ class Planner:
             return np.ones(len(self.streams), dtype=np.bool_)
         return (self._available(progress) > 0) & self._groups.have_left(self.seen)
 
+    def match_lengths(self, weights: FloatArray) -> None:
+        """Draws streams in groups as large as their shares of a step, if groups have similar lengths.
+
+        Args:
+            weights: `[num_streams]`: the shares.
+        """
+        for cursor, weight in zip(self.cursors, weights.tolist(), strict=True):
+            if isinstance(cursor, ShuffledOrder) and cursor.group_size and not self.has_whole_steps:
+                cursor.set_order(cursor.group_size * (weight or 1.0 / len(weights)))
+
     @property
     def has_label_amounts(self) -> bool:
         """Whether a stream has an amount of labels."""

@@ -150,8 +150,9 @@ def amounts_of(streams: Sequence[Stream]) -> Amounts | None:
     lasting = [stream for stream in streams if not stream.is_memory]
     for unit in UNITS:
         found = {stream.name: getattr(stream, f"max_{unit}") for stream in lasting}
-        has_other = any(set(stream.amounts) - {unit} for stream in lasting)
-        if found and None not in found.values() and not has_other:
+        if not found or None in found.values():
+            continue
+        if not any(set(stream.amounts) - {unit} for stream in lasting):
             return Amounts(unit, found)
     return None
 

@@ -277,7 +277,7 @@ class Stream:
     @cached_property
     def is_memory(self) -> bool:
         """Whether the dataset is a replay buffer, which grows and forgets during the run."""
-        return isinstance(self.dataset, GrowingDataset)
+        return issubclass(type(self.dataset), GrowingDataset)  # known once a class, unlike that of an instance
 
     @property
     def num_samples(self) -> int:

@@ -38,7 +38,8 @@ def as_streams(train_dataset: Any, called: str = "train_dataset") -> list[Stream
         given, train_dataset = list(train_dataset), safe_names(train_dataset, called)
         _tell_of_safe(given)
         streams = [value if isinstance(value, Stream) else Stream(name, value) for name, value in train_dataset.items()]
-        streams = [replace(stream, name=name) for name, stream in zip(train_dataset, streams, strict=True)]
+        pairs = zip(train_dataset, streams, strict=True)
+        streams = [stream if stream.name == name else replace(stream, name=name) for name, stream in pairs]
     elif isinstance(train_dataset, Stream):
         streams = [train_dataset]
     elif isinstance(train_dataset, Sequence) and train_dataset and isinstance(train_dataset[0], Stream):

@@ -1,7 +1,7 @@
 """Arguments of a model's forward."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from torch import nn
@@ -38,13 +38,13 @@ def heads_of(model: nn.Module) -> Mapping[str, Any] | None:
     return dict(heads.items()) if takes_task(model) and isinstance(heads, (Mapping, nn.ModuleDict)) else None
 
 
-def check_columns(model: nn.Module, name: str, inputs: Mapping[str, Any]) -> None:
+def check_columns(model: nn.Module, name: str, inputs: Collection[str]) -> None:
     """Refuses a stream whose collated columns do not fit the model.
 
     Args:
         model: The model.
         name: The stream's name.
-        inputs: A collated micro-batch.
+        inputs: The columns of a collated micro-batch.
 
     Raises:
         ValueError: With the columns that the model does not take, or that it needs and does not get.

@@ -1,5 +1,6 @@
 """Checks of labels: class numbers out of range, missing labels, and label shifts."""
 
+import functools
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -147,8 +148,7 @@ def find_lack_of_labels(model: nn.Module, inputs: Mapping[str, Any], dataset: An
         The missing labels, the columns and the way out; `None` if there are labels, or the model takes none.
     """
     kind = type(inner_model(model))
-    names = find_labels(kind)  # type: ignore[no-untyped-call]
-    returns_loss = can_return_loss(kind)  # type: ignore[no-untyped-call]
+    names, returns_loss = _labels_of(kind)
     if not names or returns_loss or any(inputs.get(name) is not None for name in names):
         return None
     if isinstance(sample, Mapping) and any(sample.get(column, 0) is None for column in LABEL_COLUMNS):
@@ -160,6 +160,12 @@ def find_lack_of_labels(model: nn.Module, inputs: Mapping[str, Any], dataset: An
         f"dataset.rename_column(..., {names[0]!r}), or create it in the stream's preprocess or data_collator "
         "(DataCollatorForLanguageModeling does for language models); or give it a compute_loss_func."
     )
+
+
+@functools.lru_cache(8)
+def _labels_of(kind: type) -> tuple[list[str], bool]:
+    """Returns the arguments of a model's class that are labels, and whether it gives a loss without them."""
+    return find_labels(kind), can_return_loss(kind)  # type: ignore[no-untyped-call]
 
 
 def needs_labels(model: nn.Module) -> bool:

@@ -9,7 +9,7 @@ import datasets
 from transformers import Trainer
 from transformers.utils import logging
 
-from mixer.loading.collate import Columns, StreamSpecifics
+from mixer.loading.collate import Columns, StreamSpecifics, collates_without_randomness
 from mixer.loading.preprocessing import preprocessed
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import read_from
@@ -175,7 +175,7 @@ class StreamSamples:
         form = self.specifics.get(number, StreamSpecifics())
         collator, inputs = form.collator or self.common_collator, None
         called = "no stream" if number < 0 else f"stream {self.streams[number].name!r}"
-        with try_user_code(f"A sample of {called} cannot be collated."):
+        with try_user_code(f"A sample of {called} cannot be collated.", not collates_without_randomness(collator)):
             inputs = collator([copy.copy(sample) for _ in range(times)])  # some remove columns from their input
         if not isinstance(inputs, Mapping):
             return None
@@ -187,9 +187,15 @@ class StreamSamples:
 
 
 @contextlib.contextmanager
-def try_user_code(failure: str) -> Iterator[None]:
-    """Tries the user's code, without a change of the random numbers of the run; only logs a failure."""
-    with seeded(0):
+def try_user_code(failure: str, seeds: bool = True) -> Iterator[None]:
+    """Tries the user's code, without a change of the random numbers of the run; only logs a failure.
+
+    Args:
+        failure: What is logged.
+        seeds: Whether to seed and restore the generators, a tenth of a millisecond: not where nothing draws, or within
+            code that does.
+    """
+    with seeded(0) if seeds else contextlib.nullcontext():
         try:
             yield
         except Exception:

@@ -4,7 +4,8 @@ It is read off the trainer, its model, and the first sample of each stream.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -23,6 +24,9 @@ from mixer.run.samples import StreamSamples, goes_by_first, try_user_code
 from mixer.trainer.checks.labels import called_head
 from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.random_state import seeded
+
+# Gives the micro-batch of a stream's first sample alone; `None` if it cannot be collated.
+_Trial = Callable[[int], Mapping[str, Any] | None]
 
 logger = logging.get_logger(__name__)
 
@@ -47,10 +51,11 @@ def facts_of(trainer: Trainer, samples: StreamSamples) -> Facts:
     )
     _check_data(samples, num_classes, num_tokens)
     first_samples = _first_samples(samples)
-    _check_columns(samples, first_samples, num_classes)
+    trial = functools.cache(lambda number: samples.trial_batch(number, first_samples[number]))
+    _check_columns(samples, first_samples, trial, num_classes)
     # Tried only where options do not rule it out.
     share_batches = not differ_by_options(streams, tasks)
-    if share_batches and not (_have_same_columns(samples) and _are_alike(samples, first_samples)):
+    if share_batches and not (_have_same_columns(samples) and _are_alike(samples, first_samples, trial)):
         logger.info("Streams differ in columns, so every micro-batch contains one stream only.")
         share_batches = False
     # TRL's trainers set padding_free if one row holds several samples.
@@ -104,19 +109,23 @@ def _check_data(samples: StreamSamples, num_classes: Sequence[int | None], num_t
                 check_token_column(f"Stream {stream.name!r}", stream.dataset, num_tokens)
 
 
-def _check_columns(samples: StreamSamples, first_samples: Mapping[int, Any], num_classes: Sequence[int | None]) -> None:
+def _check_columns(
+    samples: StreamSamples, first_samples: Mapping[int, Any], trial: _Trial, num_classes: Sequence[int | None]
+) -> None:
     """Refuses columns of first samples that the model does not take, and labels that it cannot learn."""
     trainer = samples.trainer
     if type(trainer).compute_loss != Trainer.compute_loss or hf_compat.prepares_inputs_itself(trainer):
         return  # the user's code decides what happens to the columns
-    model = _model_of(trainer)
+    model, fitting = _model_of(trainer), set[tuple[str, ...]]()
     for number, sample in first_samples.items():
         stream = samples.streams[number]
         is_users = computes_loss(trainer, stream)
-        if (inputs := samples.trial_batch(number, sample)) is not None:
+        if (inputs := trial(number)) is not None:
             to_loss = {"labels"} if is_users else set()
-            columns = {column: value for column, value in inputs.items() if column not in to_loss}
-            check_columns(model, stream.name, columns)
+            columns = tuple(column for column in inputs if column not in to_loss)
+            if columns not in fitting:
+                check_columns(model, stream.name, columns)
+                fitting.add(columns)
             if (classes := num_classes[number]) is not None and heads_of(model) is None:
                 label_checks.check_whole_numbers(stream.name, inputs.get("labels"), classes, called_head(None))
             if not is_users:
@@ -137,9 +146,11 @@ def _check_lack_of_labels(model: nn.Module, stream: Stream, sample: Any, inputs:
 def _first_samples(samples: StreamSamples) -> dict[int, Any]:
     """Reads the first sample of each map-style stream; one that cannot be read is reported when it is used."""
     first, missing = dict[int, Any](), dict[int, Sequence[Any]]()
-    for number, (stream, dataset) in enumerate(zip(samples.streams, samples.datasets(), strict=True)):
-        if not (stream.is_iterable or stream.is_memory):
-            with try_user_code(f"The first sample of stream {stream.name!r} cannot be read."):
+    with seeded(0):
+        for number, (stream, dataset) in enumerate(zip(samples.streams, samples.datasets(), strict=True)):
+            if stream.is_iterable or stream.is_memory:
+                continue
+            with try_user_code(f"The first sample of stream {stream.name!r} cannot be read.", seeds=False):
                 try:
                     first[number] = dataset[0]
                 except KeyError as error:
@@ -162,16 +173,16 @@ def _have_same_columns(samples: StreamSamples) -> bool:
     return len({names if taken is None else names & frozenset(taken) for names in columns if names}) <= 1
 
 
-def _are_alike(samples: StreamSamples, first_samples: Mapping[int, Any]) -> bool:
+def _are_alike(samples: StreamSamples, first_samples: Mapping[int, Any], trial: _Trial) -> bool:
     """Compares the collated first samples; `False` if one of them cannot be read or collated."""
     if len(first_samples) < sum(not (stream.is_iterable or stream.is_memory) for stream in samples.streams):
         return False
     if len(first_samples) < 2:
         return True
-    for times in (1, 2):  # a collator may need several samples
-        collated = (samples.trial_batch(number, sample, times) for number, sample in first_samples.items())
-        if known := [inputs for inputs in collated if inputs is not None]:
-            break
+    known = [inputs for number in first_samples if (inputs := trial(number)) is not None]
+    if not known:  # a collator may need several samples
+        collated = (samples.trial_batch(number, sample, times=2) for number, sample in first_samples.items())
+        known = [inputs for inputs in collated if inputs is not None]
     with seeded(0):
         is_whole = len(known) == len(first_samples)
         return is_whole and can_share_batch(samples.common_collator, [*first_samples.values()], known)

@@ -57,12 +57,17 @@ def load_plug_in(group: str, kind: str, name: str, expected: type[_PlugIn]) -> _
     Raises:
         ValueError: If it cannot be loaded; names the package and the cause.
     """
-    entry = next(entry for entry in entry_points(group=group) if entry.name == name)
+    entry = entry_point(group, name)
     try:
         check_found(entry.module)  # before the file that hides it is run
         return made_by(entry, (), kind, expected)[1]
     except Exception as error:
         raise InvalidValueError(_failure(entry, kind, "cannot be loaded", error), option=kind) from error
+
+
+def entry_point(group: str, name: str) -> EntryPoint:
+    """Returns a group's entry point of a name that exists."""
+    return next(entry for entry in entry_points(group=group) if entry.name == name)
 
 
 def plug_in_names(group: str) -> list[str]:
@@ -110,13 +115,22 @@ def summarised(entry: EntryPoint, used_names: Collection[str], kind: str) -> tup
         ModuleNotFoundError: If there is no such module.
     """
     _check_name(entry, used_names, kind)
-    spec = find_spec(entry.module)  # imports the packages above the module
-    if spec is None:
-        raise ModuleNotFoundError(f"No module named {entry.module!r}")
-    source = spec.loader.get_source(entry.module) if isinstance(spec.loader, InspectLoader) else None
-    functions = (node for node in ast.parse(source or "").body if isinstance(node, ast.FunctionDef))
+    functions = (node for node in parsed_source(entry.module) if isinstance(node, ast.FunctionDef))
     docstrings = (ast.get_docstring(function) for function in functions if function.name == entry.attr)
     return entry.name, (next(docstrings, None) or "").partition("\n")[0].removesuffix(".")
+
+
+def parsed_source(module: str) -> list[ast.stmt]:
+    """Parses a module, of which only the packages above it are imported; nothing if it has no source.
+
+    Raises:
+        ModuleNotFoundError: If there is no such module.
+    """
+    spec = find_spec(module)
+    if spec is None:
+        raise ModuleNotFoundError(f"No module named {module!r}")
+    source = spec.loader.get_source(module) if isinstance(spec.loader, InspectLoader) else None
+    return ast.parse(source or "").body
 
 
 def _check_name(entry: EntryPoint, used_names: Collection[str], kind: str) -> None:

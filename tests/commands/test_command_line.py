@@ -18,7 +18,7 @@ from mixer.tools.cli import entry as cli
 from mixer.tools.cli.command import Command
 from mixer.tools.cli.early_help import early_help
 from mixer.tools.cli.entry import main
-from mixer.tools.cli.registry import WITH_RECIPE, command_names, load_command, module_of
+from mixer.tools.cli.registry import WITH_RECIPE, command_names, entry_of, load_command
 from mixer.tools.records import comparison
 from mixer.tools.report.page import page_path
 from tests.commands.recipes import Runs
@@ -164,12 +164,12 @@ def test_the_help_lists_all_commands_and_an_unknown_one_has_a_suggestion(capsys,
     assert "Did you mean 'train'?" in refused("trian", "recipe.yaml")
 
 
-@pytest.mark.parametrize("name", WITH_RECIPE)
+@pytest.mark.parametrize("name", [*WITH_RECIPE, "continual"])
 def test_the_help_of_a_command_with_a_recipe_has_its_own_options_and_names_that_of_the_fields(
     name: str, commands: dict[str, Command]
 ) -> None:
     text = commands[name].parser.format_help()
-    assert early_help(name, module_of(name)) == text
+    assert early_help(entry_of(name)) == text
     assert "--json" in text
     assert "mixer help FIELD" in text
     assert "--training.learning_rate LEARNING_RATE" not in text

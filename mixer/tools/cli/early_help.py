@@ -1,21 +1,30 @@
 """The help of a command with a recipe, read from the source: a parser of recipes imports torch and transformers."""
 
 import ast
-from importlib.util import find_spec
-from pathlib import Path
+from importlib.metadata import EntryPoint
 from typing import Any
 
-from mixer.tools.cli.command import Command, parser_of_recipes
+from mixer.tools.cli.command import Command, parser_of_recipes, recipe_command
+from mixer.utils.entry_points import parsed_source
+from mixer.utils.hidden_names import check_found
 
 
-def early_help(name: str, module: str) -> str:
-    """Writes the help of a command.
+def early_help(entry: EntryPoint) -> str | None:
+    """Writes the help of a command with a recipe.
 
     Args:
-        name: Its name, which is also that of the function that makes it.
-        module: The module of this function.
+        entry: Entry point of the function that makes the command.
+
+    Returns:
+        The help; `None` where the source does not tell: of other commands, and of what only code can give.
     """
-    declared = _Constants(module).arguments_of(name)
+    try:
+        check_found(entry.module)
+        declared = _Constants(entry.module).arguments_of(entry.attr)
+    except (ImportError, NameError):
+        return None
+    if declared is None:
+        return None
     read = {key: declared[key] for key in ("description", "usage", "example", "options")}
     parser, _ = parser_of_recipes(**read)
     return Command(parser, print, example=read["example"]).parser.format_help()
@@ -26,15 +35,16 @@ class _Constants(dict[str, Any]):
 
     def __init__(self, module: str):
         super().__init__()
-        spec = find_spec(module)
-        assert spec is not None, module  # noqa: S101 a command of ours
-        self._nodes = ast.parse(Path(str(spec.origin)).read_text(encoding="utf-8")).body
+        self._nodes = parsed_source(module)
 
-    def arguments_of(self, function: str) -> dict[str, Any]:
-        """Gives the keyword arguments of the one call that a function returns."""
-        found = next(node for node in self._nodes if isinstance(node, ast.FunctionDef) and node.name == function)
-        call: Any = found.body[-1]
-        return {keyword.arg: self._value(keyword.value) for keyword in call.value.keywords}
+    def arguments_of(self, function: str) -> dict[str, Any] | None:
+        """Gives the keyword arguments of the `recipe_command` that a function returns; `None` if it does not."""
+        functions = (node for node in self._nodes if isinstance(node, ast.FunctionDef) and node.name == function)
+        last: Any = next((found.body[-1] for found in functions), None)
+        call = getattr(last, "value", None)
+        if getattr(getattr(call, "func", None), "id", "") != recipe_command.__name__:
+            return None
+        return {keyword.arg: self._value(keyword.value) for keyword in call.keywords}
 
     def __missing__(self, name: str) -> Any:
         for node in self._nodes:

@@ -24,7 +24,7 @@ from mixer.distributed.ending import end_together, import_early
 from mixer.distributed.signals import RunInterrupted, RunTerminated
 from mixer.tools.cli.command import Command
 from mixer.tools.cli.early_help import early_help
-from mixer.tools.cli.registry import WITH_RECIPE, command_names, load_command, module_of, summaries
+from mixer.tools.cli.registry import WITH_RECIPE, command_names, entry_of, load_command, summaries
 from mixer.tools.recipe.early_names import check_names
 from mixer.tools.recipe.given import Given, check_recipe, given_in
 from mixer.tools.recipe.storage_options import without_values
@@ -77,8 +77,8 @@ def _run(words: list[str]) -> int | None:
     names = command_names()
     if name not in names:
         _refuse("mixer", f"there is no command {name!r}.{did_you_mean(name, names)} mixer --help lists all commands.")
-    if name in WITH_RECIPE and rest in (["--help"], ["-h"]):
-        print_lines(*early_help(name, module_of(name)).splitlines())
+    if rest in (["--help"], ["-h"]) and (text := early_help(entry_of(name))) is not None:
+        print_lines(*text.splitlines())
         return None
     import_early()
     title = f"mixer {name}"

@@ -4,7 +4,7 @@ from functools import partial
 from importlib.metadata import EntryPoint
 
 from mixer.tools.cli.command import Command
-from mixer.utils.entry_points import load_plug_in, load_plug_ins, plug_in_names, summarised
+from mixer.utils.entry_points import entry_point, load_plug_in, load_plug_ins, plug_in_names, summarised
 
 PLUG_IN_GROUP = "adaptive_mixer.commands"
 # In the order of `mixer --help`. Each is a function of the module of its name, but for the lists.
@@ -43,9 +43,9 @@ def summaries() -> dict[str, str]:
     return {**own, **load_plug_ins(PLUG_IN_GROUP, "command", load, _OWN, stacklevel=2)}
 
 
-def module_of(name: str) -> str:
-    """Returns the module of a command of this package."""
-    return _OWN[name].module
+def entry_of(name: str) -> EntryPoint:
+    """Returns the entry point of a command that exists."""
+    return _OWN.get(name) or entry_point(PLUG_IN_GROUP, name)
 
 
 def load_command(name: str) -> Command:

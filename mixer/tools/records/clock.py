@@ -43,6 +43,7 @@ def by_stream(table: pa.Table, clock: pd.DataFrame) -> dict[str, pd.DataFrame]:
     columns |= {name: placed[name].to_numpy() for name in ("epoch", "samples")}
     # There may be very many streams: rows of one table are taken much faster than a table is made for each.
     rows = pd.DataFrame(columns, copy=False)
+    rows.columns = rows.columns.astype(object)  # pandas looks up strings of Arrow slowly, for each column of each part
     places = places_by_stream(table)
     rows = rows.take(np.concatenate([*places.values(), np.empty(0, dtype=np.intp)]))
     ends = np.cumsum([len(own) for own in places.values()])

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from mixer.ledger.folder import open_ledger
-from mixer.ledger.orders import BY_LENGTH
+from mixer.ledger.orders import BY_LENGTH, IN_TURNS
 from mixer.mixture.length_order import LengthOrder
 from mixer.mixture.permutation import Permutation
 from mixer.utils.arrays import BoolArray, Int64Array
@@ -300,7 +300,8 @@ class Exposure:
                 found=None if lengths is None else f"{len(lengths)} lengths",
                 hint=f"In Python, give them: Exposure({str(self._folder)!r}, lengths={{{stream!r}: [...]}}).",
             )
-        return LengthOrder(plain, length, order["key"], int(group_size), lengths.__getitem__)
+        size, _, turns = group_size.partition(IN_TURNS)
+        return LengthOrder(plain, length, float(size), lengths.__getitem__, int(turns))
 
 
 def _has_index(kind: str) -> bool:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from mixer.loading.batching import MicroBatchSlice, split_evenly
+from mixer.loading.batching import MicroBatchSlice, parts_of, split_evenly
 from mixer.mixture.step_plan import StepPlan
 from tests.mixer.plans import all_samples, make_plan, samples_of
 
@@ -12,7 +12,8 @@ count_lists = st.lists(st.integers(0, 40), min_size=1, max_size=7).filter(any)
 def split(plan: StepPlan, rank: int, world_size: int, max_size: int, by_stream: bool) -> list[MicroBatchSlice]:
     ids = [stream_id for stream_id, _ in samples_of(plan, rank, world_size, not by_stream)]
     own_counts = np.bincount(np.array(ids, np.int64), minlength=len(plan.counts))
-    return split_evenly(plan.counts, own_counts, np.full(len(plan.counts), by_stream), world_size, max_size)
+    parts = parts_of(plan.counts, own_counts, np.full(len(plan.counts), by_stream))
+    return split_evenly(parts, world_size, max_size)
 
 
 @pytest.mark.parametrize("by_stream", [False, True])
@@ -43,4 +44,4 @@ def test_full_ones_come_first_a_stream_without_samples_has_none_and_a_rank_witho
     by_stream = split(make_plan([3, 0, 2]), 0, 1, 2, by_stream=True)
     assert [(part.start, part.stop, part.stream_id) for part in by_stream] == [(0, 2, 0), (2, 3, 0), (3, 5, 2)]
     counts = np.array([1])
-    assert split_evenly(counts, counts - 1, counts < 0, 2, 4) == [MicroBatchSlice(0, 0)]
+    assert split_evenly(parts_of(counts, counts - 1, counts < 0), 2, 4) == [MicroBatchSlice(0, 0)]

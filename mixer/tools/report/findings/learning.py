@@ -1,5 +1,6 @@
 """Findings: streams that stopped learning or got worse."""
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -65,6 +66,7 @@ def _is_judged(run: Run) -> bool:
     return float(run.clock["progress"].iloc[-1]) >= _LEAST_PROGRESS
 
 
+@functools.lru_cache(4)
 def _risen(run: Run) -> dict[str, tuple[str, bool]]:
     """Gives, by wanted evaluation set with a rising loss, the message and whether the training loss fell meanwhile."""
     found = {}
