@@ -24,7 +24,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from accelerate import PartialState
@@ -39,6 +39,7 @@ from benchmarks.continual.results import Run, report
 from benchmarks.peak import Peak
 from mixer import MixingTrainer
 from tasks.continual.continual import ContinualRun
+from tasks.continual.continual_checks import Optimizer
 from tasks.continual.task_checkpoints import read_pace
 from tasks.methods import ICaRL, LwF
 from tasks.metrics.metrics import all_metrics
@@ -57,7 +58,13 @@ class QuietTrainer(MixingTrainer):
 
 
 def run_once(
-    protocol: Protocol, method: str, memory: int, seed: int, data_dir: Path, base_dir: Path
+    protocol: Protocol,
+    method: str,
+    memory: int,
+    seed: int,
+    data_dir: Path,
+    base_dir: Path,
+    optimizer: Optimizer | None = None,
 ) -> dict[str, float]:
     """Trains on the protocol's tasks once.
 
@@ -68,6 +75,7 @@ def run_once(
         seed: Seed of the weights, of the tasks and of every order.
         data_dir: Folder of the data.
         base_dir: Folder that keeps the models that runs begin with.
+        optimizer: Whether it goes on from task to task; `None` for the method's own way.
 
     Returns:
         All metrics, accuracies in per cent, the samples per second of the first task that replays and of the last one
@@ -79,6 +87,7 @@ def run_once(
     tasks = protocol.sequence(data_dir, seed)
     setting = METHODS[method](protocol, memory, len(tasks))
     sequence, score = setting.arranged(tasks)
+    options = setting.options if optimizer is None else {**setting.options, "optimizer": optimizer}
     model = protocol.model(seed, base_dir)
     peak.forget()  # what reading the files took
     started, num_first = time.process_time(), sum(parameter.numel() for parameter in model.parameters())
@@ -93,7 +102,7 @@ def run_once(
             batch_size=protocol.batch_size,
             score=score,
             trainer_class=setting.trainer_class(QuietTrainer),
-            **setting.options,
+            **options,
         )
         scores = run.run()
         rates = read_pace(folder, sequence.names).samples_per_second
@@ -136,7 +145,7 @@ def _run_and_write(run: Run, folder: Path, data_dir: Path, threads: int) -> str:
     torch.set_num_threads(threads)
     state = PartialState(cpu=True)
     try:
-        found = run_once(PROTOCOLS[run.protocol], run.method, run.memory, run.seed, data_dir, folder)
+        found = run_once(PROTOCOLS[run.protocol], run.method, run.memory, run.seed, data_dir, folder, run.optimizer)
     except (ValueError, FileNotFoundError) as error:
         return f"{run}: {error}"
     if state.is_main_process:
@@ -153,7 +162,7 @@ def _planned(args: argparse.Namespace, ranks: int) -> Iterable[Run]:
             for method in args.method:
                 if not why_unfit(method, protocol):
                     has_memory = method not in WITHOUT_MEMORY
-                    yield Run(name, method, has_memory * (args.memory or protocol.memory), seed, ranks)
+                    yield Run(name, method, has_memory * (args.memory or protocol.memory), seed, ranks, args.optimizer)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -188,6 +197,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     memory = parser.add_mutually_exclusive_group()
     memory.add_argument("--memory-per-class", dest="memory", type=int, help="entries per class (and task, if domains)")
     memory.add_argument("--buffer", dest="memory", type=int, help="entries in all; default: the protocol's")
+    parser.add_argument("--optimizer", choices=get_args(Optimizer), help="of each task; default: the method's own")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--data-dir", type=Path, help="folder of the data")
     parser.add_argument("--model", help="folder of all-MiniLM-L6-v2; default: that of the package")

@@ -170,7 +170,9 @@ def _ran_pac(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
 
 
 def _slca(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    return Setting(methods=[SLCA()], trainer_class=partial(slow_encoder, 0.01))
+    method = SLCA()
+    score = Score(method.score, "accuracy")
+    return Setting(methods=[method], score=score, trainer_class=partial(slow_encoder, 0.01))
 
 
 def _frozen(model: nn.Module) -> nn.Module:

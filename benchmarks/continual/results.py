@@ -11,6 +11,7 @@ from benchmarks.common import hardware
 from benchmarks.continual.protocols import PROTOCOLS
 from benchmarks.presenting import markdown
 from benchmarks.quality.cache import write_whole
+from tasks.continual.continual_checks import Optimizer
 
 Figures = Mapping[str, float]
 _COLUMNS = (
@@ -30,6 +31,7 @@ class Run:
         memory: Entries of its memory, 0 without one.
         seed: The seed.
         ranks: Number of processes.
+        optimizer: `"fresh"` or `"kept"`; `None` for the method's own.
     """
 
     protocol: str
@@ -37,6 +39,7 @@ class Run:
     memory: int
     seed: int
     ranks: int = 1
+    optimizer: Optimizer | None = None
 
     def path(self, folder: Path) -> Path:
         """Names the file of its result.
@@ -44,7 +47,8 @@ class Run:
         Args:
             folder: The folder of the results.
         """
-        return folder / self.protocol / f"{self.method}-{self.memory}-seed-{self.seed}-ranks-{self.ranks}.json"
+        own = "" if self.optimizer is None else f"-{self.optimizer}"
+        return folder / self.protocol / f"{self.method}-{self.memory}-seed-{self.seed}-ranks-{self.ranks}{own}.json"
 
     def write(self, folder: Path, figures: Figures) -> None:
         """Writes its result.
@@ -75,7 +79,7 @@ def report(folder: Path, protocols: Sequence[str], methods: Sequence[str]) -> st
     order = {name: number for number, name in enumerate((*protocols, *methods))}
     chosen = sorted(
         (row for row in rows if row.method in methods),
-        key=lambda row: (order[row.protocol], order[row.method], row.memory, row.ranks),
+        key=lambda row: (order[row.protocol], order[row.method], row.memory, row.ranks, row.optimizer or ""),
     )
     return markdown(_COLUMNS, [_cells(row, rows[row]) for row in chosen])
 
@@ -86,7 +90,7 @@ def _cells(row: Run, runs: Sequence[Figures]) -> list[str]:
     spread = f" ± {stdev(scores):.{digits}f}" if len(scores) > 1 else ""
     return [
         row.protocol if row.ranks == 1 else f"{row.protocol}, {row.ranks} ranks",
-        row.method,
+        row.method if row.optimizer is None else f"{row.method}, {row.optimizer}",
         f"{row.memory:,}" if row.memory else "",
         str(len(runs)),
         f"{fmean(scores):.{digits}f}{spread}",

@@ -18,7 +18,9 @@ from mixer.utils.random_state import seeded
 from mixer.utils.ranges import check_count, check_range, check_temperature
 from replay import extract_features
 from tasks.methods.shared import TaskContext, TaskMethod, class_logits, last_linear, load_tensors, save_tensors
+from tasks.score import accuracy
 from tasks.sources.checks import require_labels
+from tasks.task import Task
 
 _MOMENTUM = 0.9
 
@@ -44,6 +46,9 @@ class SLCA(TaskMethod):
     trained on them by the cross entropy of `logits / (τ ‖logits‖)`. A class that comes again has a Gaussian for each
     task. The other half of the paper is a slow encoder: `trainer_class=slow_encoder(0.01)`.
 
+    Outputs of classes to come are not trained, and may be the largest: score by `Score(method.score,
+    metric="accuracy")`, which chooses among the classes so far, as the paper does.
+
     The authors' code has more than that. Instead of `‖logits‖`, over all classes so far, it divides by the mean over
     tasks of the length of each task's logits, which is about √(number of tasks) smaller: a smaller `temperature` comes
     near it. It shrinks the mean of a class of task i of t by `0.9 + 0.1 i/t`, adds 1e-4 to the diagonal of covariances,
@@ -61,8 +66,9 @@ class SLCA(TaskMethod):
             model has no linear layer or its last one is frozen.
 
     Example:
-        >>> options = {"methods": [SLCA()], "trainer_class": slow_encoder(0.01)}
-        >>> run = ContinualRun(model, sequence, args, **options)  # doctest: +SKIP
+        >>> method = SLCA()
+        >>> options = {"methods": [method], "score": Score(method.score, metric="accuracy")}  # doctest: +SKIP
+        >>> run = ContinualRun(model, sequence, args, trainer_class=slow_encoder(0.01), **options)  # doctest: +SKIP
     """
 
     needs = frozenset({"whole weights"})
@@ -83,6 +89,7 @@ class SLCA(TaskMethod):
         self.num_samples, self.num_epochs = num_samples, num_epochs
         self.learning_rate, self.temperature = float(learning_rate), float(temperature)
         self._gaussians: dict[tuple[int, int], Gaussian] = {}  # by number of the task and class
+        self._own: list[int] = []  # classes of the task
 
     def attach(self, run: RunContext) -> None:
         """Refuses a memory; see `Method.attach`."""
@@ -142,6 +149,16 @@ class SLCA(TaskMethod):
                 optimizer.step()
             schedule.step()
         optimizer.zero_grad()
+
+    def score(self, trainer: MixingTrainer, task: Task) -> float:
+        """Returns the accuracy on a task, among the classes so far.
+
+        Args:
+            trainer: The trainer.
+            task: The task.
+        """
+        known = {label for _, label in self._gaussians}.union(self._own)
+        return accuracy(trainer, task.evaluation, sorted(known))
 
     def settings(self) -> str:
         """Returns the constants; see `Method.settings`."""

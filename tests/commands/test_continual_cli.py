@@ -1,7 +1,9 @@
 """Continual runs from the command line, as a user runs them."""
 
 import json
-import shutil
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mixer import Ledger
 from mixer.tools.cli.entry import main
+from mixer.utils.arrays import Int64Array
 from tasks.metrics.score_matrix import ScoreMatrix
+from tasks.sources import Arrays, digits
+from tasks.sources.arrays import Sample
 from tests.commands.recipes import ROOT, Runs
 from tests.tasks.data import write_intents
 
@@ -92,21 +98,44 @@ def test_the_recipe_of_instructions_writes_answers(tmp_path: Path, printed: Runs
     assert "no Score" in refused(*recipe, *path, "--score.factory", "builtins.dict", "--score.arguments", "{}")
 
 
-def test_a_run_is_resumed_to_the_bit(tmp_path: Path, refused: Runs, printed: Runs) -> None:
-    run = tmp_path / "run"
-    whole = train(run, *SAVING)
-    weights = (run / "03-task_3" / "end" / "model.safetensors").read_bytes()
-    # As it was in the midst of the second task.
-    shutil.rmtree(run / "02-task_2" / "end")
-    shutil.rmtree(run / "03-task_3")
-    state = json.loads((run / "continual.json").read_text())
-    (run / "continual.json").write_text(json.dumps({**state, "num_done": 1}))
-    assert "--resume auto" in refused(*command(run, *SAVING))
-    assert list((run / "02-task_2").glob("checkpoint-*"))
-    again = train(run, *SAVING, "--resume", "must")
+class _Killing(Arrays):
+    """Images whose reader is killed, as by `kill -9`, a few reads after the first checkpoint of the second task."""
+
+    def __init__(self, images: Arrays, run: Path):
+        super().__init__(images.inputs, images.labels)
+        self._run, self._num_read = run, 0
+
+    def read_columns(self, indices: Int64Array) -> Sample:
+        self._num_read += any(self._run.glob("02-task_2/checkpoint-*/complete.json"))
+        if self._num_read > 3 and (self._run / "kill").exists():
+            (self._run / "kill").unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().read_columns(indices)
+
+
+def killing_digits(run: str) -> tuple[Arrays, Arrays]:
+    train, evaluation = digits()
+    return _Killing(train, Path(run)), evaluation
+
+
+def test_a_run_that_is_killed_within_a_task_is_resumed_to_the_bit(tmp_path: Path, refused: Runs, printed: Runs) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    expected = train(whole, *SAVING)
+    run.mkdir()
+    (run / "kill").touch()
+    source = ["--source.factory", f"{__name__}.killing_digits", "--source.arguments", json.dumps({"run": str(run)})]
+    words = [sys.executable, "-m", "mixer", *command(run, *SAVING, *source)]
+    killed = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=300, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-4000:]
+    assert not (run / "02-task_2" / "end").exists()
+    assert "--resume auto" in refused(*command(run, *SAVING, *source))
+    again = train(run, *SAVING, *source, "--resume", "must")
     assert "backward transfer" in printed("continual-compare", run, "--output", tmp_path / "page.html")
-    np.testing.assert_array_equal(again.scores, whole.scores)
-    assert (run / "03-task_3" / "end" / "model.safetensors").read_bytes() == weights
+    np.testing.assert_array_equal(again.scores, expected.scores)
+    ends = [folder / "03-task_3" / "end" / "model.safetensors" for folder in (whole, run)]
+    assert ends[0].read_bytes() == ends[1].read_bytes()
+    ledgers = [Ledger(folder / "02-task_2" / "ledger").to_pandas() for folder in (whole, run)]
+    assert ledgers[0].equals(ledgers[1])
 
 
 def test_seeds_are_run_in_folders_of_their_own(tmp_path: Path, printed: Runs, refused: Runs, capsys: Any) -> None:

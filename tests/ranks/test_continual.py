@@ -1,6 +1,7 @@
 """Continual runs on two ranks."""
 
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,25 +11,36 @@ import pytest
 import torch
 
 from tasks.score import Score, accuracy
-from tasks.sequences import by_class
+from tasks.sequences import blurry, by_class, gradual
 from tasks.sources import Arrays
-from tasks.task import Task
+from tasks.task import Task, TaskSequence
 from tests.mixer.checkpoint.test_resume import Instants, Killed
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
 from tests.tasks.generation.test_answers import answers
-from tests.tasks.test_continual import build, data, end_of, new_model
+from tests.tasks.test_continual import build, data, end_of, images, new_model
 from tests.tasks.test_lm_eval_score import harness
 
-KILLS = {"reservoir, kept": ("score task_1", "step 6", "before end 2"), "disk, fresh": ("step 7",)}
+# Streams without boundaries, of six classes.
+FREE: dict[str, Callable[[], TaskSequence]] = {
+    "blurry": lambda: blurry(images(), images(), 3, 0.5, seed=0, disjoint=0.5, at_random=True),
+    "gradual": lambda: gradual(by_class(images(), images(), 2), 2, 0.5, seed=0),
+}
+KILLS = {
+    "reservoir, kept": ("score task_1", "step 6", "before end 2"),
+    "disk, fresh": ("step 7",),
+    "gradual": ("step 5",),
+}
 HEADED = ("growing, kept", "masked, payloads")
-RUNS = ("none, fresh", "reservoir, kept", "herding, kept", "disk, fresh", *HEADED)
+RUNS = ("none, fresh", "reservoir, kept", "herding, kept", "disk, fresh", *HEADED, *FREE)
 FEW = ("disk, fresh",)
 
 
 def build_here(folder: Path, name: str, instants: Instants | None = None, seed: int = 0, **changes: Any) -> Any:
     """The run of one rank: each of two ranks has half of each step."""
     changes = {"per_device_train_batch_size": 4 // int(os.environ.get("WORLD_SIZE", "1")), **changes}
+    if name in FREE:
+        name, changes = "reservoir, kept", {"sequence": FREE[name](), "num_labels": 6, **changes}
     return build(folder, name, instants, model_seed=seed, **changes)
 
 

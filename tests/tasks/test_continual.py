@@ -107,10 +107,13 @@ def sequence(seed: int = 5) -> TaskSequence:
     return permuted(data(0), data(1), 3, seed=seed)
 
 
+def images() -> Arrays:
+    return Arrays(data().inputs, np.arange(40) % 6)
+
+
 @cache
 def classes_in_turn(scenario: Any) -> TaskSequence:
-    images = Arrays(data().inputs, np.arange(40) % 6)
-    return by_class(images, images, 2, scenario=scenario)
+    return by_class(images(), images(), 2, scenario=scenario)
 
 
 def new_model(seed: int = 0, **changes: Any) -> MLPForImageClassification:

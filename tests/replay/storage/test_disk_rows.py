@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from torch.utils.data import Dataset
 
 from mixer.loading.reader import SampleError
+from mixer.utils.arrays import Int64Array
 from replay import OnDisk, ReplayBuffer
 from replay.storage import DiskRows
 from tests.mixer.checkpoint.test_folder_lock import held_elsewhere
@@ -171,6 +173,59 @@ def test_no_flipped_byte_gives_another_row(kind: str, tmp_path: Path) -> None:
         path.write_bytes(whole)
     assert len(refused) > 10
     assert all(refused)
+
+
+_MANY, _WIDTH = 1_000_000, 256
+
+
+class _Numbered(Dataset[Any]):
+    """Rows of bytes that tell their number."""
+
+    def __init__(self, first: int, count: int):
+        self._first, self._count = first, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(_WIDTH, (self._first + index) % 251, dtype=np.uint8)
+
+
+def _draw(buffer: ReplayBuffer, count: int) -> Int64Array:
+    """Draws slots, whose rows must be those that were put there."""
+    cursor = buffer.new_cursor(0)
+    start = cursor.advance(count)
+    slots = cursor.slots(np.arange(start, start + count))
+    for slot in slots.tolist():
+        np.testing.assert_array_equal(buffer[slot], np.full(_WIDTH, slot % 251))  # rows came in order
+    return slots
+
+
+def _own_bytes() -> int:
+    """The memory of this process, without files that are mapped into it, which the system may drop."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith("RssAnon:")))
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="the system does not say how much memory is used")
+def test_a_million_rows_are_drawn_and_resumed_in_less_memory_than_they_have(tmp_path: Path) -> None:
+    before, used, block = _own_bytes(), list[int](), _MANY // 50
+    buffer = ReplayBuffer(_MANY, storage=OnDisk(tmp_path / "rows"), seed=0)
+    for first in range(0, _MANY, block):
+        buffer.remember(f"from {first}", _Numbered(first, block))
+        used.append(_own_bytes())
+    assert len(buffer) == _MANY
+    drawn = _draw(buffer, 2_000)
+    assert len(np.unique(drawn)) == 2_000
+    buffer.save(tmp_path / "saved")
+    again = _draw(buffer, 2_000)
+    del buffer
+    gc.collect()
+    resumed = ReplayBuffer(_MANY, storage=OnDisk(tmp_path / "resumed"), seed=0)
+    resumed.load(tmp_path / "saved")
+    np.testing.assert_array_equal(_draw(resumed, 2_000), again)
+    assert max(*used, _own_bytes()) - before < _MANY * _WIDTH
 
 
 def test_a_folder_that_another_process_writes_to_is_refused(tmp_path: Path) -> None:
