@@ -14,6 +14,7 @@ from tasks.sequences.data_sets import (
 from tasks.sequences.derived import (
     Joined as Joined,
     from_data_sets as from_data_sets,
+    held_out_of_training as held_out_of_training,
     joined as joined,
     number_apart as number_apart,
 )
