@@ -229,9 +229,7 @@ class Rehearsal:
             self._lasting = read_json(folder / _POLICY_FILE)
 
 
-def _check_methods(
-    methods: Sequence[Method], lasting: Sequence[Method], memories: Any, sequence: TaskSequence
-) -> None:
+def _check_methods(methods: Sequence[Method], lasting: Sequence[Method], memories: Any, sequence: TaskSequence) -> None:
     for method in methods:
         _check_task_method(method, method in lasting, sequence)
         if isinstance(memories, TaskMemories) and getattr(method, "memory", None) == MEMORY:
