@@ -17,7 +17,7 @@ class _Standard(NamedTuple):
     evaluation_split: str | None
 
 
-# CIFAR-10 and Tiny ImageNet: Buzzega et al. 2020, arXiv:2004.07211. ImageNet-R: Wang et al. 2022, arXiv:2204.04799, with
+# CIFAR-10, Tiny ImageNet: Buzzega et al. 2020, arXiv:2004.07211. ImageNet-R: Wang et al. 2022, arXiv:2204.04799, with
 # 24,000 pictures for training and 6,000 for evaluation, drawn at random.
 _STANDARD = {
     "seq-cifar10": _Standard(10, 5, 32, "test"),
