@@ -19,7 +19,8 @@ from mixer.utils.statistics import over_seeds
 from mixer.utils.text import duration, print_lines, short_number
 from tasks.continual.seeds import seed_folders
 from tasks.metrics.metrics import title_of
-from tasks.metrics.seed_scores import SeedScores, cell, runs_in
+from tasks.metrics.seed_scores import SeedScores, cell
+from tasks.task_folders import RUN_STATE_FILE
 from tasks.tools.recipe import ContinualRecipe
 from tasks.tools.report.answer import paces_in
 from tasks.tools.runs import Seeds, checked, placed, train_one, train_seeds
@@ -63,6 +64,10 @@ class MethodTable:
         self._num_tasks = None if self.tune is None else _tasks_in(self.tune)
         if self.grid and self.tune is None:
             raise wrong_value("--grid", "is what --tune chooses from: say --tune first:3, too.")
+        if self.resume == "must":
+            if not any(self.folder.rglob(RUN_STATE_FILE)):
+                raise ValueError(f"--resume must: there is no continual run in {self.folder} to resume.")
+            self.resume = "auto"  # not all need be there
 
     def train(self) -> None:
         """Checks all methods, then tunes and trains one after the other."""
@@ -72,7 +77,7 @@ class MethodTable:
             self.strengths[name] = found = self._tuned(name, set_up)
             self._keep(name, found)
             config = self._recipe(name, set_up, found["chosen"])
-            self.writes, _, self.scores[name] = train_seeds(self.parser, config, self.seeds, self._resume_in(name))
+            self.writes, _, self.scores[name] = train_seeds(self.parser, config, self.seeds, self.resume)
 
     def _check(self, name: str, set_up: SetUp) -> None:
         """Refuses a method that the recipe cannot have, strengths that it has not, and runs that are there."""
@@ -90,9 +95,6 @@ class MethodTable:
 
     def _recipe(self, name: str, set_up: SetUp, strengths: Strengths) -> Namespace:
         return placed(set_up.changed(self.config, strengths), self.folder / name, self.config.training.seed)
-
-    def _resume_in(self, name: str) -> str | None:
-        return "auto" if self.resume == "must" and not runs_in(self.folder / name) else self.resume
 
     # ---- Strengths ----
 
@@ -113,7 +115,7 @@ class MethodTable:
         scores = []
         for strengths in set_up.candidates:
             config = self._tuning(name, set_up, strengths)
-            _, matrix = train_one(self.parser, config, self._resume_in(name))
+            _, matrix = train_one(self.parser, config, self.resume)
             scores.append(float(matrix.scores[-1].mean()))
             print_lines(f"{name}, {_in_words(strengths)}: {matrix.metric} {scores[-1]:.3f} on the first tasks")
         if np.isnan(scores).all():
@@ -129,8 +131,8 @@ class MethodTable:
         if before != found["chosen"]:
             raise wrong_value(
                 "--resume",
-                f"The runs in {path.parent} have {_in_words(before)}, but {_in_words(found['chosen'])} was chosen now. "
-                "Use --overwrite or another output_dir.",
+                f"The runs in {path.parent} have {_in_words(before) or 'the defaults'}, but now it is "
+                f"{_in_words(found['chosen']) or 'the defaults'}. Use --overwrite or another output_dir.",
             )
         state = PartialState()
         state.wait_for_everyone()  # all have read it

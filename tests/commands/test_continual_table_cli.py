@@ -146,6 +146,7 @@ def test_finished_runs_are_not_run_again(
         ("finetune,er-ace", ["--sequence.arguments.scenario", "task"], "scenario must not be 'task' with ERACE"),
         ("er,lwf", ["--tune", "first:9"], "num_tasks must be a whole number from 1 to the 3 tasks there are"),
         ("er,lwf", ["--tune", "3"], "--tune must be first:N"),
+        ("er", ["--resume", "must"], "there is no continual run"),
         ("lwf", ["--grid", "lwf.strength=1,2"], "--grid is what --tune chooses from"),
         ("lwf", ["--tune", "first:2", "--grid", "er.alpha=1"], "with a name of ['lwf']"),
         ("er", ["--tune", "first:2", "--grid", "er.alpha=1"], "names ['alpha'], but this method has no arguments"),
