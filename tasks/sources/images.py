@@ -1,5 +1,6 @@
 """Pictures of a folder, a file or the hub as samples of a model, those for training augmented."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from transformers import default_data_collator
 from mixer.tools.recipe.data.source import DataSource
 from mixer.utils.arrays import Float32Array
 from mixer.utils.errors import InvalidValueError
+from mixer.utils.held_out import hold_out
 from tasks.sources.loaders import Splits
 
 # Columns in the order in which they are looked for: CIFAR-100 has two kinds of classes.
@@ -34,7 +36,7 @@ def pictures(
         image: The column of the pictures; `None` takes `image` or `img`.
         label: The column of the classes; `None` takes `label` or `fine_label`.
         train_split: The split for training.
-        evaluation_split: That for evaluation; `None` holds out a random fifth of the other.
+        evaluation_split: That for evaluation; `None` holds out a random fifth of each class of the other.
         size: Height and width for the model; values are between -1 and 1.
 
     Returns:
@@ -43,17 +45,16 @@ def pictures(
     Raises:
         ValueError: If there is no such column.
     """
+    rows = _rows(path, train_split)
+    columns = {_column(rows, image, _IMAGES, "image"): "image", _column(rows, label, _LABELS, "label"): "label"}
+    rows = rows.select_columns([*columns]).rename_columns(columns)
     if evaluation_split is None:
-        both = [*_rows(path, train_split).train_test_split(0.2, seed=0).values()]
+        classes = np.unique(rows.with_format("numpy", columns=["label"])[:]["label"], return_inverse=True)[1]
+        both = [rows.select(part) for part in hold_out(len(rows), math.ceil(len(rows) / 5), 0, classes)]
     else:
-        both = [_rows(path, split) for split in (train_split, evaluation_split)]
-    columns = {
-        _column(both[0], image, _IMAGES, "image"): "image",
-        _column(both[0], label, _LABELS, "label"): "label",
-    }
-    named = [rows.select_columns([*columns]).rename_columns(columns) for rows in both]
+        both = [rows, _rows(path, evaluation_split).select_columns([*columns]).rename_columns(columns)]
     return Splits(
-        *(rows.with_transform(_Sample(size, augment)) for rows, augment in zip(named, (True, False), strict=True))
+        *(part.with_transform(_Sample(size, augment)) for part, augment in zip(both, (True, False), strict=True))
     )
 
 
