@@ -264,6 +264,24 @@ def as_score(score: Score | str | None, sequence: TaskSequence) -> Score:
     return score
 
 
+def mean_over(sequence: TaskSequence, score: Score | str | None = None) -> Score:
+    """Makes the score of a model that was trained on `joined(sequence)`: the mean over the tasks.
+
+    Args:
+        sequence: The tasks.
+        score: The score of one of them; see `as_score`.
+
+    Raises:
+        ValueError: As `as_score`.
+    """
+    of_task = as_score(score, sequence)
+    return Score(
+        lambda trainer, _: float(np.mean([of_task.measure(trainer, task) for task in sequence])),
+        of_task.metric,
+        of_task.higher_is_better,
+    )
+
+
 def score_of(score: Score, trainer: MixingTrainer, task: Task, when: str) -> tuple[float, str | None]:
     """Scores a task; an error on any rank is logged, and the run continues.
 

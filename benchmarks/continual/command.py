@@ -9,8 +9,8 @@ for every method. A method that does not fit a protocol is left out of it, and r
 none of those named.
 
 A run has a process of its own, and its result a file in `--folder`, so that nothing is run twice; `--report` runs
-nothing. `torchrun --nproc_per_node 2 -m benchmarks continual ...` does it on two ranks. What each protocol is, and what
-was published, is said in `benchmarks.continual.protocols`; methods are in `benchmarks.continual.methods`.
+nothing. `torchrun --nproc_per_node 2 -m benchmarks continual ...` does it on two ranks. What each protocol is follows;
+methods are in `benchmarks.continual.methods`.
 """
 
 import argparse
@@ -32,8 +32,8 @@ from accelerate.utils import broadcast_object_list
 from transformers import PrinterCallback, ProgressCallback, set_seed
 from transformers.utils import logging
 
-from benchmarks.continual import pretrained
-from benchmarks.continual.methods import METHODS, WITHOUT_MEMORY, why_unfit
+from benchmarks.continual import pretrained, protocols
+from benchmarks.continual.methods import METHODS, setting_of, why_unfit
 from benchmarks.continual.protocols import PROTOCOLS, Protocol
 from benchmarks.continual.results import Run, report
 from benchmarks.peak import Peak
@@ -85,7 +85,7 @@ def run_once(
     peak = Peak()
     set_seed(seed)
     tasks = protocol.sequence(data_dir, seed)
-    setting = METHODS[method](protocol, memory, len(tasks))
+    setting = setting_of(method, protocol, memory, len(tasks))
     sequence, score = setting.arranged(tasks)
     options = setting.options if optimizer is None else {**setting.options, "optimizer": optimizer}
     model = protocol.model(seed, base_dir)
@@ -161,8 +161,8 @@ def _planned(args: argparse.Namespace, ranks: int) -> Iterable[Run]:
             protocol = PROTOCOLS[name]
             for method in args.method:
                 if not why_unfit(method, protocol):
-                    has_memory = method not in WITHOUT_MEMORY
-                    yield Run(name, method, has_memory * (args.memory or protocol.memory), seed, ranks, args.optimizer)
+                    memory = (args.memory or protocol.memory) if METHODS[method].replays else 0
+                    yield Run(name, method, memory, seed, ranks, args.optimizer)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -191,7 +191,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    description = f"{__doc__}\n{protocols.__doc__}"
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--protocol", nargs="+", choices=[*PROTOCOLS, _ALL], default=[_ALL])
     parser.add_argument("--method", nargs="+", choices=[*METHODS, _ALL], default=[_ALL])
     memory = parser.add_mutually_exclusive_group()

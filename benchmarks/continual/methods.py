@@ -1,54 +1,53 @@
-"""Methods of continual learning that `benchmarks.continual` compares: what is remembered, and what is done with it.
+"""Methods of continual learning that `benchmarks.continual` compares: set-ups of `tasks.tools.set_ups`, in a protocol.
 
-*fine-tune* trains on one task after the other and nothing else, *offline* on all at once: the bounds. *er-NAME* replays
+*finetune* trains on one task after the other and nothing else, *joint* on all at once: the bounds. *er-NAME* replays
 a memory that `replay.selection` of that name fills. One that goes by losses or gradients needs a memory that is filled
 as samples are trained on; one that chooses among all samples of a task at once needs a task that is there to be read
-again at its end, and so more than one pass. The other methods are those of `tasks.methods` and `replay`; *icarl* has
-a herding memory, is scored by the nearest mean, and has the temperature of van de Ven and Tolias and an optimizer that
-goes on from task to task. *lora* is fine-tuning of one adapter for all tasks, to compare *o-lora* and *inf-lora* with,
-which have one per task; *lamol* fills its memory with what the model writes.
+again at its end, and so more than one pass. *icarl* has a herding memory, is scored by the nearest mean, and has the
+temperature of van de Ven and Tolias and an optimizer that goes on from task to task. *lora* is fine-tuning of one
+adapter for all tasks, to compare *o-lora* and *inf-lora* with, which have one a task; *lamol* fills its memory with
+what the model writes.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from benchmarks.continual.protocols import A_GEM_BATCH, Protocol
 from mixer import MixingTrainer
 from mixer.policies import Policy
-from mixer.trainer.method import Method as TakesPart
-from replay import AGEM, DER, DERPlusPlus, ReplayBuffer, ReplayRatio
-from replay.selection import ClassBalanced, Herding, Reservoir, Ring, Selection, selection_classes
+from mixer.tools.recipe.streams import named
+from replay import ReplayBuffer, ReplayRatio
+from replay.selection import Ring, selection_classes
 from tasks.continual.rehearsal import Methods
-from tasks.methods import (
-    CLSER,
-    ERACE,
-    L2P,
-    SI,
-    SLCA,
-    CODAPrompt,
-    DualPrompt,
-    ICaRL,
-    InfLoRA,
-    LwF,
-    Merging,
-    OLoRA,
-    OnlineEWC,
-    PseudoSamples,
-    RanPAC,
-    nearest_mean,
-    slow_encoder,
-)
-from tasks.score import Score, as_score
+from tasks.methods import nearest_mean, slow_encoder
+from tasks.score import Score, mean_over
 from tasks.sequences import joined
-from tasks.task import Task, TaskSequence
+from tasks.task import TaskSequence
+from tasks.tools.set_ups import SELECTIONS, SET_UPS, SetUp
 
 _STRENGTHS = {"online-ewc": 1e6, "si": 10.0, "lwf": 4.0}  # of a few powers of ten, by split-mnist-task on one seed
+# What methods have here in place of what set-ups have: of the papers, or smaller for small models.
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "der": {"alpha": 1.0},
+    "derpp": {"alpha": 1.0, "beta": 1.0},
+    "cls-er": {"decay": 0.99},  # a run has a tenth of the steps of the paper's
+    "ran-pac": {"num_projections": 2_000},
+    "l2p": {"layers": (0, 1)},
+    "dual-prompt": {"shared_layers": (0,), "layers": (1,)},
+    "coda-prompt": {"layers": (0, 1)},
+}
+_ALONE = {"lora": SetUp(), "head-alone": SetUp(changes={"head": "masked"})}
+# `er` is `er-reservoir` here: a protocol says nothing of a selection.
+METHODS = {name: own for name, own in {**SET_UPS, **_ALONE}.items() if name != "er"}
+_OF_ENCODERS = frozenset({"ran-pac", "slca"})
+_OF_ADAPTERS = frozenset({"lora", "o-lora", "inf-lora"})
+_PROMPTS = frozenset({"head-alone", "l2p", "dual-prompt", "coda-prompt"})
+_OF_NEW_CLASSES = frozenset({"er-ace", "icarl"})
+_OF_CLASSES = _OF_NEW_CLASSES | {"cls-er", "lwf", "er-ring", "er-class-balanced", "er-herding"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Setting:
     Args:
         memory: The buffer, or `None`.
         mixing: How much of it is replayed.
-        methods: What else takes part, or gives it anew for each task.
+        methods: What else takes part.
         options: Further arguments of the run.
         is_offline: Whether all tasks are trained on at once.
         score: How a task is scored; `None` for the accuracy, or the loss of text.
@@ -88,65 +87,74 @@ class Setting:
         """
         if not self.is_offline:
             return tasks, self.score
-        of_task = as_score(self.score, tasks)
-
-        def mean(trainer: MixingTrainer, task: Task) -> float:
-            return float(np.mean([of_task.measure(trainer, own) for own in tasks]))
-
-        return joined(tasks), Score(mean, of_task.metric, of_task.higher_is_better)
+        return joined(tasks), mean_over(tasks, self.score)
 
 
-Method = Callable[[Protocol, int, int], Setting]
+def setting_of(name: str, protocol: Protocol, memory: int, num_tasks: int) -> Setting:
+    """Puts a method into a protocol.
+
+    Args:
+        name: The method.
+        protocol: The protocol.
+        memory: Entries of the memory, as the protocol counts them.
+        num_tasks: Number of tasks.
+
+    Raises:
+        ValueError: If the method replays, and the memory has no entry.
+    """
+    own = METHODS[name]
+    changes, options = dict(own.changes), {}
+    buffer = _buffer(name, own, protocol, memory, num_tasks) if own.replays else None
+    methods = [] if own.method is None else [named("method", own.method)(**_arguments(name, own, protocol))]
+    for option in ("head", "optimizer", "second_draw"):
+        if option in changes:
+            options[option] = changes[option]
+    score = None
+    if changes.get("score") == "method":
+        score = Score(methods[0].score, "accuracy")
+    elif changes.get("score") == "nearest-mean" and buffer is not None:
+        score = nearest_mean(buffer)
+    ratio = A_GEM_BATCH / (A_GEM_BATCH + protocol.batch_size)
+    return Setting(
+        buffer,
+        ReplayRatio(ratio, additional=True) if name == "agem" else None,
+        methods,
+        options,
+        is_offline="joint" in changes,
+        score=score,
+        adapt=_adaptation(name, protocol),
+        max_steps=changes.get("training.max_steps", -1),
+        trainer_class=partial(slow_encoder, 0.01) if name == "slca" else lambda trainer_class: trainer_class,
+    )
 
 
-def _buffer(protocol: Protocol, memory: int, num_tasks: int, kind: type[Selection] = Reservoir) -> ReplayBuffer:
-    capacity = protocol.capacity(memory, num_tasks)
+def _arguments(name: str, own: SetUp, protocol: Protocol) -> dict[str, Any]:
+    found = {**own.arguments, **_ARGUMENTS.get(name, {})}
+    if name in _STRENGTHS:
+        found["strength"] = protocol.strengths.get(name, _STRENGTHS[name])
+    return found
+
+
+def _buffer(name: str, own: SetUp, protocol: Protocol, memory: int, num_tasks: int) -> ReplayBuffer:
+    kind = selection_classes()[_selection(name, own, protocol)]
     is_fixed = kind is Ring and protocol.is_per_class
     selection = Ring(slots_per_group=memory) if is_fixed else kind()
-    return ReplayBuffer(capacity, selection, is_online=protocol.is_online and not kind.is_by_task)
+    is_online = own.memory.get("is_online", name == "er-ace" or protocol.is_online)
+    return ReplayBuffer(protocol.capacity(memory, num_tasks), selection, is_online=is_online)
 
 
-def _fine_tune(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    return Setting()
+def _selection(name: str, own: SetUp, protocol: Protocol) -> str:
+    if name == "er-ace":
+        return "ClassBalanced"
+    if name == "agem" and protocol.is_per_class:
+        return "Ring"
+    return str(own.memory.get("selection", "Reservoir"))
 
 
-def _offline(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    return Setting(is_offline=True)
-
-
-def _replay(kind: type[Selection]) -> Method:
-    return lambda protocol, memory, num_tasks: Setting(_buffer(protocol, memory, num_tasks, kind))
-
-
-def _a_gem(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    ratio = A_GEM_BATCH / (A_GEM_BATCH + protocol.batch_size)
-    mixing = ReplayRatio(ratio, additional=True)
-    return Setting(
-        _buffer(protocol, memory, num_tasks, Ring if protocol.is_per_class else Reservoir), mixing, lambda: [AGEM()]
-    )
-
-
-def _der(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    return Setting(_buffer(protocol, memory, num_tasks), methods=lambda: [DER(alpha=1.0)])
-
-
-def _der_plus_plus(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    return Setting(
-        _buffer(protocol, memory, num_tasks),
-        methods=lambda: [DERPlusPlus(alpha=1.0, beta=1.0, second="again")],
-        options={"second_draw": "again"},
-    )
-
-
-def _alone(make: Callable[[], TakesPart]) -> Method:
-    return lambda protocol, memory, num_tasks: Setting(methods=[make()])
-
-
-def _held(name: str, kind: Callable[[float], TakesPart]) -> Method:
-    def setting(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-        return Setting(methods=[kind(protocol.strengths.get(name, _STRENGTHS[name]))])
-
-    return setting
+def _adaptation(name: str, protocol: Protocol) -> Callable[[nn.Module], nn.Module] | None:
+    if name in _OF_ADAPTERS:
+        return partial(_with_adapter, is_text=protocol.is_text)
+    return _frozen if name in _PROMPTS else None
 
 
 def _with_adapter(model: nn.Module, is_text: bool) -> nn.Module:
@@ -158,96 +166,10 @@ def _with_adapter(model: nn.Module, is_text: bool) -> nn.Module:
     return adapted
 
 
-def _adapted(*kinds: Callable[[], TakesPart]) -> Method:
-    return lambda protocol, memory, num_tasks: Setting(
-        methods=[kind() for kind in kinds], adapt=partial(_with_adapter, is_text=protocol.is_text)
-    )
-
-
-def _ran_pac(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    method = RanPAC(2_000)
-    return Setting(methods=[method], score=Score(method.score, "accuracy"), max_steps=1)
-
-
-def _slca(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    method = SLCA()
-    score = Score(method.score, "accuracy")
-    return Setting(methods=[method], score=score, trainer_class=partial(slow_encoder, 0.01))
-
-
 def _frozen(model: nn.Module) -> nn.Module:
     model.get_submodule("base_model").requires_grad_(requires_grad=False)
     vars(model)["output_layer"] = "classifier"  # which a masked head masks
     return model
-
-
-def _on_frozen(*kinds: Callable[[], TakesPart]) -> Method:
-    return lambda protocol, memory, num_tasks: Setting(
-        methods=[kind() for kind in kinds], options={"head": "masked"}, adapt=_frozen
-    )
-
-
-def _lamol(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    capacity = protocol.capacity(memory, num_tasks)
-    return Setting(ReplayBuffer(capacity, is_online=False), methods=[PseudoSamples()])
-
-
-def _er_ace(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    capacity = protocol.capacity(memory, num_tasks)
-    return Setting(ReplayBuffer(capacity, ClassBalanced()), methods=[ERACE()])
-
-
-def _cls_er(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-    method = CLSER(decay=0.99, stable_rate=0.7)  # a run has a tenth of the steps of the paper's
-    return Setting(_buffer(protocol, memory, num_tasks), methods=[method], score=Score(method.score, "accuracy"))
-
-
-def _by_nearest_mean(make: Callable[[], TakesPart], **options: Any) -> Method:
-    def setting(protocol: Protocol, memory: int, num_tasks: int) -> Setting:
-        buffer = _buffer(protocol, memory, num_tasks, Herding)
-        return Setting(buffer, methods=[make()], options=options, score=nearest_mean(buffer))
-
-    return setting
-
-
-# `er-class-balanced` is of `ClassBalanced`
-_SELECTIONS = {
-    "er-" + re.sub(r"(?<=.)(?=[A-Z])", "-", name).lower(): kind for name, kind in selection_classes().items()
-}
-WITHOUT_MEMORY: dict[str, Method] = {
-    "fine-tune": _fine_tune,
-    "offline": _offline,
-    "online-ewc": _held("online-ewc", OnlineEWC),
-    "si": _held("si", SI),
-    "lwf": _held("lwf", LwF),
-    "merge-average": _alone(Merging),
-    "merge-ties": _alone(partial(Merging, "ties", start="initial")),
-    "lora": _adapted(),
-    "o-lora": _adapted(OLoRA),
-    "inf-lora": _adapted(InfLoRA),
-    "head-alone": _on_frozen(),
-    "l2p": _on_frozen(partial(L2P, layers=(0, 1))),
-    "dual-prompt": _on_frozen(partial(DualPrompt, (0,), (1,))),
-    "coda-prompt": _on_frozen(partial(CODAPrompt, layers=(0, 1))),
-    "ran-pac": _ran_pac,
-    "slca": _slca,
-}
-METHODS: dict[str, Method] = {
-    **WITHOUT_MEMORY,
-    **{name: _replay(kind) for name, kind in _SELECTIONS.items()},
-    "a-gem": _a_gem,
-    "der": _der,
-    "der++": _der_plus_plus,
-    "er-ace": _er_ace,
-    "cls-er": _cls_er,
-    "icarl": _by_nearest_mean(partial(ICaRL, temperature=2.0), optimizer="kept"),
-    "lamol": _lamol,
-}
-_OF_ENCODERS = frozenset({"ran-pac", "slca"})
-_OF_ADAPTERS = frozenset({"lora", "o-lora", "inf-lora"})
-_PROMPTS = frozenset({"head-alone", "l2p", "dual-prompt", "coda-prompt"})
-_OF_NEW_CLASSES = frozenset({"er-ace", "icarl"})
-_OF_CLASSES = _OF_NEW_CLASSES | {"cls-er", "lwf", "er-ring", "er-class-balanced", "er-herding"}
 
 
 def why_unfit(name: str, protocol: Protocol) -> str | None:
@@ -275,7 +197,7 @@ def why_unfit(name: str, protocol: Protocol) -> str | None:
             f"{name} is for new classes that compete with earlier ones, but this protocol is "
             f"{protocol.scenario}-incremental. Take a class-incremental one, such as split-mnist or clinc150."
         )
-    if (kind := _SELECTIONS.get(name)) is None:
+    if (kind := SELECTIONS.get(name)) is None:
         return None
     if (measured := sorted(kind.needs & {"loss"})) and not protocol.is_online:
         return (

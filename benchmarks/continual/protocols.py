@@ -42,7 +42,7 @@ Nothing was tuned, but for the rate of prompts: 5e-3, of two powers of ten by CO
 layers, DualPrompt's shared one in the first and that of a task in the second, under a masked head. *head-alone* has
 that head, that rate and nothing else.
 
-Offline, where all tasks are trained on at once for as many epochs, is the upper bound. Methods have as many steps of as
+*joint*, where all tasks are trained on at once for as many epochs, is the upper bound. Methods have as many steps of as
 many new samples each; what replay and measurements add to a step is not made up for, but shows in the time.
 """
 
@@ -170,7 +170,7 @@ def _permuted_mnist(num_tasks: int, published: dict[tuple[str, int], str]) -> Pr
         is_per_class=False,
         is_online=True,
         scenario="domain",
-        learning_rates={"der++": 0.1},
+        learning_rates={"derpp": 0.1},
         strengths={"online-ewc": 1.0, "si": 0.1},
         published=published,
     )
@@ -254,17 +254,17 @@ PROTOCOLS = {
         scenario="domain",
         strengths={"online-ewc": 1.0, "si": 0.1},
         published={
-            ("fine-tune", 0): "53.5 ± 1.5",
+            ("finetune", 0): "53.5 ± 1.5",
             **{("er-reservoir", m): acc for m, acc in ((1, "68.9"), (3, "75.2"), (5, "76.2"), (15, "79.8"))},
             **{("er-ring", m): acc for m, acc in ((1, "70.2"), (3, "73.5"), (15, "79.4"))},
-            **{("a-gem", m): acc for m, acc in ((1, "62.1"), (3, "63.2"), (5, "64.1"), (15, "66.0"))},
+            **{("agem", m): acc for m, acc in ((1, "62.1"), (3, "63.2"), (5, "64.1"), (15, "66.0"))},
         },
     ),
     "split-mnist": _split(
         "class",
         {
-            ("fine-tune", 0): "19.71 ± .08",
-            ("offline", 0): "97.53 ± .30",
+            ("finetune", 0): "19.71 ± .08",
+            ("joint", 0): "97.53 ± .30",
             ("er-reservoir", 1_100): "90.78 ± .85",
             ("er-reservoir", 4_400): "95.59 ± .49",
         },
@@ -272,7 +272,7 @@ PROTOCOLS = {
     "split-mnist-long": _split(
         "class",
         {
-            ("fine-tune", 0): "19.90 ± .02",
+            ("finetune", 0): "19.90 ± .02",
             ("online-ewc", 0): "19.96 ± .07",
             ("si", 0): "19.99 ± .06",
             ("lwf", 0): "23.85 ± .44",
@@ -283,7 +283,7 @@ PROTOCOLS = {
     "split-mnist-task": _split(
         "task",
         {
-            ("fine-tune", 0): "87.19 ± .94",
+            ("finetune", 0): "87.19 ± .94",
             ("online-ewc", 0): "99.12 ± .11",
             ("si", 0): "99.09 ± .15",
             ("lwf", 0): "99.57 ± .02",
@@ -293,14 +293,14 @@ PROTOCOLS = {
     "permuted-mnist-20": _permuted_mnist(
         20,
         {
-            ("fine-tune", 0): "40.7",
+            ("finetune", 0): "40.7",
             ("er-reservoir", 200): "72.4",
             ("der", 200): "81.7",
-            ("der++", 200): "83.6",
+            ("derpp", 200): "83.6",
             ("er-reservoir", 500): "80.6",
-            ("der++", 500): "88.2",
+            ("derpp", 500): "88.2",
             ("er-reservoir", 5_120): "89.9",
-            ("der++", 5_120): "92.3",
+            ("derpp", 5_120): "92.3",
         },
     ),
     "clinc150": Protocol(

@@ -67,7 +67,7 @@ class Rehearsal:
         first, second = self.new_methods(), self.new_methods()
         # What is the same for every task goes on from one to the next with what it remembers.
         self._lasting_methods = [method for method in first if any(method is other for other in second)]
-        _check_methods(first, self._lasting_methods, self._memories)
+        _check_methods(first, self._lasting_methods, self._memories, sequence)
 
     def _new_memories(self) -> OneMemory | TaskMemories | None:
         if self._memory is None:
@@ -229,22 +229,30 @@ class Rehearsal:
             self._lasting = read_json(folder / _POLICY_FILE)
 
 
-def _check_methods(methods: Sequence[Method], lasting: Sequence[Method], memories: Any) -> None:
+def _check_methods(methods: Sequence[Method], lasting: Sequence[Method], memories: Any, sequence: TaskSequence) -> None:
     for method in methods:
-        _check_task_method(method, method in lasting)
+        _check_task_method(method, method in lasting, sequence)
         if isinstance(memories, TaskMemories) and getattr(method, "memory", None) == MEMORY:
             raise InvalidValueError.about(
                 "methods", f"need one memory for all tasks: {method.name} replays {MEMORY!r}. Mix by ReplayRatio, say."
             )
 
 
-def _check_task_method(method: Method, is_lasting: bool) -> None:
+def _check_task_method(method: Method, is_lasting: bool, sequence: TaskSequence) -> None:
     if not isinstance(method, TaskMethod):
         if hasattr(method, "begin_task") or hasattr(method, "end_task"):
             text = f"{method.name} goes by tasks: derive it from tasks.methods.TaskMethod."
             raise InvalidTypeError.about("methods", text, found=method)
     elif method.lasts_for_all_tasks and not is_lasting:
         raise InvalidValueError.about("methods", f"must be a list with {method.name}, which lasts, not a function.")
+    elif method.needs_all_logits and sequence.scenario == "task":
+        raise InvalidValueError.about(
+            "scenario", f"must not be 'task' with {method.name}, which chooses among the classes of all tasks."
+        )
+    elif method.needs_classes and (without := [task.name for task in sequence if task.classes is None]):
+        raise InvalidValueError.about(
+            "methods", f"{method.name} goes by classes, but the samples of {without} have no column 'label'."
+        )
 
 
 def _check(memory: ReplayBuffer | None, second_draw: str | None, mixing: Any) -> None:

@@ -40,7 +40,7 @@ def nearest_mean(memory: ReplayBuffer, within_task: bool = False) -> Score:
         nearest = (_directions(extract_features(trainer, task.evaluation, batch_size=1_024)) @ means.T).argmax(axis=1)
         return float((classes[nearest] == require_labels(task.evaluation, "nearest_mean")).mean())
 
-    return Score(measure, "nearest-mean accuracy", memory=memory)
+    return Score(measure, "accuracy", memory=memory)
 
 
 def _directions(features: Float32Array) -> Float32Array:

@@ -79,14 +79,7 @@ class TaskMethod(Method):
         Args:
             task: The task.
             model: The model as the task before left it, also where a run resumes in the middle of this task.
-
-        Raises:
-            ValueError: If the method does not go with the scenario.
         """
-        if self.needs_all_logits and task.scenario == "task":
-            raise InvalidValueError.about(
-                "scenario", f"must not be 'task' with {self.name}, which chooses among the classes of all tasks."
-            )
         self.task = task
 
     def end_task(self, task: TaskContext, model: nn.Module) -> None:
@@ -98,16 +91,11 @@ class TaskMethod(Method):
         """
 
     def prepare(self, model: nn.Module) -> None:
-        """Refuses a run without tasks, or classes where they are needed; see `Method.prepare`."""
+        """Refuses a run without tasks; see `Method.prepare`."""
         if self.task is None:
             raise InvalidValueError.about(
                 "methods",
                 f"{self.name} goes by tasks: use ContinualRun(methods=...), and call super().begin_task(...).",
-            )
-        if self.needs_classes and self.task.classes is None:
-            raise InvalidValueError.about(
-                "methods",
-                f"{self.name} goes by classes, but the samples of {self.task.name!r} have no column 'label'.",
             )
 
 

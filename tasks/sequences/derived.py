@@ -13,8 +13,10 @@ from mixer.loading.reader import ColumnReader
 from mixer.utils.arrays import Int64Array
 from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidTypeError, InvalidValueError
+from mixer.utils.held_out import hold_out
 from replay.storage.labels import read_labels
-from tasks.sequences.data_sets import relabel
+from tasks.sequences.data_sets import pick, relabel
+from tasks.sequences.parts import check_between
 from tasks.sources.arrays import ByColumns, Sample
 from tasks.task import Scenario, Task, TaskSequence
 
@@ -88,6 +90,31 @@ def _labels_of_all(parts: Sequence[Any]) -> Int64Array | None:
     found = [read_labels(part) for part in parts]
     known = [labels for labels in found if labels is not None]
     return np.concatenate(known) if len(known) == len(found) else None
+
+
+def held_out_of_training(sequence: TaskSequence, num_tasks: int, share: float = 0.2) -> TaskSequence:
+    """Makes a sequence to choose strengths by: the first tasks, each evaluated on samples held out of its training.
+
+    The evaluation samples of the tasks are in no part of it. Chaudhry et al. 2019, "A-GEM", arXiv:1812.00420, choose on
+    the first 3 tasks, too, and report on the others.
+
+    Args:
+        sequence: The tasks.
+        num_tasks: Number of tasks to keep.
+        share: Share of a task's training samples that is held out, of each class alike; drawn alike for tasks of equal
+            size, so that a sample which is in several of them is held out of all.
+
+    Raises:
+        ValueError: If there are fewer tasks, or a class has too few samples.
+    """
+    check_between("num_tasks", num_tasks, len(sequence), "tasks there are")
+    tasks = []
+    for task in sequence.tasks[:num_tasks]:
+        labels, num_held = read_labels(task.train), max(1, round(share * len(task.train)))
+        places = None if labels is None else np.unique(labels, return_inverse=True)[1]
+        kept, held = hold_out(len(task.train), num_held, 0, places)
+        tasks.append(Task(task.name, pick(task.train, kept), pick(task.train, held), task.classes, task.description))
+    return TaskSequence(tuple(tasks), sequence.scenario)
 
 
 def from_data_sets(

@@ -2,6 +2,7 @@
 
 from replay.storage.labels import read_labels as labels_of
 from tasks.sources.arrays import Arrays, ByColumns
+from tasks.sources.images import augmented, pictures
 from tasks.sources.loaders import Splits, clinc150, digits, hub, local_files, npz
 from tasks.sources.weights import minilm, smollm2
 from tasks.sources.words import Words, words
@@ -11,6 +12,7 @@ __all__ = [
     "ByColumns",
     "Splits",
     "Words",
+    "augmented",
     "clinc150",
     "digits",
     "hub",
@@ -18,6 +20,7 @@ __all__ = [
     "local_files",
     "minilm",
     "npz",
+    "pictures",
     "smollm2",
     "words",
 ]

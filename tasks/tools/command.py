@@ -9,24 +9,20 @@ import numpy as np
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
-from mixer.distributed.launch import build_together
-from mixer.tools.cli.command import Command, add_json, build_recipe, parser_of_runs, recipe_command
+from mixer.tools.cli.command import Command, add_json, parser_of_runs, recipe_command
 from mixer.tools.cli.train import OVERWRITE, TINY, resume_of
-from mixer.tools.console import console, only_json, print_json
-from mixer.utils.errors import InvalidValueError
-from mixer.utils.files import write_text
-from mixer.utils.resume_hint import resumed_with
+from mixer.tools.console import console, only_json, print_json, table_of
+from mixer.utils.errors import wrong_value
 from mixer.utils.statistics import Measured
 from mixer.utils.text import print_lines
-from tasks.continual.continual import ContinualRun
-from tasks.continual.seeds import seed_folders
-from tasks.continual.task_checkpoints import checkpoints_in, read_pace, remove_run
-from tasks.metrics.score_matrix import ScoreMatrix
-from tasks.metrics.seed_scores import SeedScores, as_seed_scores, runs_in
-from tasks.task_folders import PAGE_FILE, RUN_STATE_FILE, folder_of_task
+from tasks.continual.task_checkpoints import read_pace
+from tasks.metrics.seed_scores import SeedScores, as_seed_scores
+from tasks.task_folders import PAGE_FILE, folder_of_task
 from tasks.tools.recipe import ContinualRecipe
 from tasks.tools.report.matrices import metric_rows, read_scores, titled
 from tasks.tools.report.results import write_page
+from tasks.tools.runs import train_one, train_seeds
+from tasks.tools.table import MethodTable
 
 
 def continual() -> Command:
@@ -36,7 +32,7 @@ def continual() -> Command:
         _train,
         description="Trains on a sequence of tasks from a recipe and evaluates all tasks after each. Any field can be "
         "overridden: --training.learning_rate 1e-3.",
-        usage="[--tiny] [--seeds N] [--resume auto|must|never] [--overwrite] [--json]",
+        usage="[--methods NAME,NAME] [--seeds N] [--tune first:N] [--tiny] [--resume auto|must|never] [--overwrite]",
         example="mixer continual recipes/continual.yaml --training.output_dir runs/digits",
         options={
             "--tiny": {"action": "store_true", "help": TINY},
@@ -45,6 +41,18 @@ def continual() -> Command:
                 "metavar": "N",
                 "help": "Run with N seeds, training.seed and those that follow, or with a list of seeds, each in its "
                 "own folder training.output_dir/seed-SEED. With --resume auto, finished ones are not run again.",
+            },
+            "--tune": {
+                "type": str,
+                "metavar": "first:N",
+                "help": "Choose the strengths of named methods on the first N tasks, by training samples that are held "
+                "out of them.",
+            },
+            "--grid": {
+                "type": str,
+                "nargs": "+",
+                "metavar": "NAME.ARGUMENT=VALUE,VALUE",
+                "help": "Strengths that --tune tries, in place of a method's own: lwf.strength=1,4,16.",
             },
             "--overwrite": OVERWRITE,
             "--resume": {
@@ -72,19 +80,17 @@ def continual_compare() -> Command:
 
 def _train(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
     folder, resume = Path(config.training.output_dir), resume_of(own)
+    if isinstance(config.methods, str):
+        _train_table(parser, config, own, resume)
+        return
+    if own.tune is not None or own.grid:
+        raise wrong_value("--tune", "and --grid are for names of methods: --methods lwf,derpp.")
     with only_json(own.json):
         if own.seeds is None:
-            writes, matrix = _train_one(parser, config, resume)
+            writes, matrix = train_one(parser, config, resume)
             folders, scores = {0: folder}, as_seed_scores(matrix)
         else:
-            folders = seed_folders(own.seeds, config.training.seed, folder, may_be_there=resume is not None)
-            if resume == "must":
-                resume = "auto" if runs_in(folder) else "must"  # not all need be there
-            for seed, path in folders.items():
-                of_seed = config.clone()
-                of_seed.training.seed, of_seed.training.output_dir = seed, str(path)
-                writes, _ = _train_one(parser, of_seed, resume)
-            scores = SeedScores.read(folders)
+            writes, folders, scores = train_seeds(parser, config, own.seeds, resume)
         page = write_page({folder.name: scores}, folder / PAGE_FILE) if writes else None
     if writes:
         _show({folder.name: scores}, page, own.json, [_scores_table(scores, folders)])
@@ -99,46 +105,20 @@ def _ending(scores: SeedScores, folders: Mapping[int, Path]) -> str:
     return f"{runs} ended after all {len(names)} tasks. Final model{of_seed}: {end}."
 
 
-def _train_one(parser: ArgumentParser, config: Namespace, resume: str | None) -> tuple[bool, ScoreMatrix]:
-    """Trains one run; returns whether this rank writes, and the scores."""
-
-    def build() -> ContinualRun:
-        run = build_recipe(ContinualRecipe, parser, config).build()
-        run.check()  # before anything that is there is touched
-        return run
-
-    run = build_together(parser, config, resume, build)
-    run.hold_output()
-    try:
-        with resumed_with("--resume auto"):
-            _train_run(run, resume, parser.dump(config, skip_validation=True))
-    finally:
-        run.release_output()
-    return run.args.should_save, run.scores
-
-
-def _train_run(run: ContinualRun, resume: str | None, recipe: str) -> None:
-    folder, args = run.folder, run.args
-    with args.main_process_first(local=False):  # no rank looks at what is there before it is settled
-        if args.should_save:
-            _settle(folder, resume)
-    run.begin(resume in ("auto", "must"))
-    if args.should_save:
-        write_text(folder / "recipe.yaml", recipe)
-    run.run()
-
-
-def _settle(folder: Path, resume: str | None) -> None:
-    """Refuses states that `--resume` does not allow, and removes the old run for a new start."""
-    is_active = (folder / RUN_STATE_FILE).exists() or bool(checkpoints_in(folder))
-    if resume is None and is_active:
-        raise InvalidValueError.about(
-            "training.output_dir", f"{folder} holds a run: give --resume auto or --overwrite."
-        )
-    if resume == "must" and not is_active:
-        raise ValueError(f"--resume must: there is no continual run in training.output_dir {folder} to resume.")
-    if resume == "never":
-        remove_run(folder)
+def _train_table(parser: ArgumentParser, config: Namespace, own: Namespace, resume: str | None) -> None:
+    with only_json(own.json):
+        table = MethodTable(parser, config, own.seeds or 1, resume, own.tune, own.grid or ())
+        table.train()
+        if not table.writes:
+            return
+        page, files = write_page(table.scores, table.folder / PAGE_FILE), table.write()
+    if own.json:
+        first = next(iter(table.scores.values()))
+        runs = [_as_data(name, run, None if run is first else first) for name, run in table.scores.items()]
+        print_json({"runs": runs, "strengths": table.strengths, "page": page, "files": files})
+        return
+    console().print(table_of("Methods", table.cells(), table.about))
+    print_lines(*filter(None, [*files, page]))
 
 
 def _compare(config: Namespace) -> None:

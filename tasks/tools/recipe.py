@@ -15,13 +15,14 @@ from mixer.tools.recipe.model import ModelRecipe, Task as HeadTask
 from mixer.tools.recipe.recipe import load_tokenizer
 from mixer.tools.recipe.streams import Factory, call_by_name
 from mixer.trainer.method import Method
-from mixer.utils.errors import InvalidValueError
+from mixer.utils.errors import InvalidValueError, wrong_value
 from replay import ReplayBuffer
 from tasks.continual.continual import ContinualRun
 from tasks.continual.continual_checks import Optimizer
 from tasks.heads import HeadKind
 from tasks.methods.nearest_mean import nearest_mean
-from tasks.score import Score
+from tasks.score import Score, mean_over
+from tasks.sequences import held_out_of_training, joined
 from tasks.task import TaskSequence
 
 ScoreName = Literal[
@@ -98,7 +99,8 @@ class ContinualRecipe:
         second_draw: Name of a stream that draws from it once more; see `ContinualRun`.
         mixing: How much of it is replayed; `None` replays as many samples on top as there are new ones.
         methods: What else takes part in steps or at the ends of tasks, for all tasks: classes with their arguments,
-            such as `replay.DER` or `tasks.methods.OnlineEWC`.
+            such as `replay.DER` or `tasks.methods.OnlineEWC`. Or names, as `er,lwf,own.py:Mine`: `mixer continual` then
+            runs each of these methods, in place of the recipe's own, and compares them.
         batch_size: New samples of a step over all ranks.
         optimizer: Whether each task begins with a `fresh` optimizer or continues with the one `kept`.
         scores_before: Whether all tasks are scored before the first, as forward transfer needs it.
@@ -110,6 +112,9 @@ class ContinualRecipe:
         score_samples: Samples of each evaluation set that are scored then; `None` for all.
         held_out: Functions that give evaluation sets that are no task, or scores such as `tasks.lm_eval_score`, by
             name.
+        joint: Whether all tasks are trained on at once, and scored one by one: the upper bound.
+        tuning_tasks: Train on so many of the first tasks only, and score them on a fifth of their training samples,
+            which is held out, in place of their evaluation samples: to choose strengths by.
     """
 
     model: ClassifierRecipe
@@ -122,7 +127,7 @@ class ContinualRecipe:
     memory: Factory | None = None
     second_draw: str | None = None
     mixing: Policy | str | None = None
-    methods: list[Method] = field(default_factory=list)
+    methods: list[Method] | str = field(default_factory=list)
     batch_size: int | None = None
     optimizer: Optimizer = "fresh"
     scores_before: bool = True
@@ -130,6 +135,8 @@ class ContinualRecipe:
     score_steps: int | None = None
     score_samples: int | None = None
     held_out: dict[str, Factory] = field(default_factory=dict)
+    joint: bool = False
+    tuning_tasks: int | None = None
 
     def build(self) -> ContinualRun:
         """Builds the tasks, the model, the memory and the run.
@@ -140,8 +147,14 @@ class ContinualRecipe:
         Raises:
             ValueError: If a part cannot be built; the field is named.
         """
+        if isinstance(self.methods, str):
+            raise wrong_value("methods", "must be classes in a single run; mixer continual RECIPE takes names.")
         tokenizer = load_tokenizer(self.tokenizer or self.model.own_tokenizer, self.model.task, pads=True)
         sequence = self._tasks(tokenizer)
+        if self.tuning_tasks is not None:
+            if isinstance(self.score, Factory) and self.score.factory.endswith("lm_eval_score"):
+                raise wrong_value("score", "must be of the tasks' own samples to choose strengths by, not of lm-eval.")
+            sequence = held_out_of_training(sequence, self.tuning_tasks)
         set_seed(self.training.seed)
         collator = None if tokenizer is None else collator_for(self.model.task, tokenizer)
         if (given := self.data_collator) is not None:
@@ -150,14 +163,21 @@ class ContinualRecipe:
         if self.memory is not None:
             memory = _made("memory", self.memory, ReplayBuffer, "no ReplayBuffer.")
         methods = copy.deepcopy(self.methods)
+        score = self._score(memory, methods)
+        training = self.training
+        if self.joint:
+            if training.max_steps > 0:
+                training = copy.copy(training)
+                training.max_steps *= len(sequence)
+            sequence, score = joined(sequence), mean_over(sequence, score)
         return ContinualRun(
             self.model.make(),
             sequence,
-            self.training,
+            training,
             memory=memory,
             mixing=self.mixing,
             methods=methods or None,
-            score=self._score(memory, methods),
+            score=score,
             held_out={
                 name: call_by_name(f"held_out.{name}.factory", made.factory, made.arguments)
                 for name, made in self.held_out.items()

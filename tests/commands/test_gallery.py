@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from examples.modalities import augmented, image_tasks
 from mixer import Ledger
 from mixer.tools.cli.entry import main
 from mixer.tools.recipe.given import read_recipe_file
 from mixer.tools.recipe.recipe_files import filled_in
 from tasks import ScoreMatrix
+from tasks.sources import augmented, pictures
 from tests.ranks.warm import some
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +87,7 @@ def test_pictures_of_a_folder_are_augmented_for_training_alone(tmp_path: Path) -
             (tmp_path / split / name).mkdir(parents=True)
             for shade in range(count):
                 Image.new("RGB", (20, 24), (shade, 100 * number, 255)).save(tmp_path / split / name / f"{shade}.png")
-    train, evaluation = image_tasks(str(tmp_path), size=16)
+    train, evaluation = pictures(str(tmp_path), size=16)
     assert [[row["labels"] for row in part] for part in (train, evaluation)] == [[0, 0, 0, 1, 1, 1], [0, 0, 1, 1]]
     torch.manual_seed(1)
     batch = augmented()([train[4], evaluation[3]])
@@ -96,7 +96,7 @@ def test_pictures_of_a_folder_are_augmented_for_training_alone(tmp_path: Path) -
     torch.testing.assert_close(batch["pixel_values"][1], expected[:, None, None].expand(3, 16, 16))
     colours = {tuple(pixel) for pixel in batch["pixel_values"][0].flatten(1).T.tolist()}
     assert colours == {(0.0, 0.0, 0.0), tuple(expected.tolist())}  # moved, with an edge of grey
-    assert [len(part) for part in image_tasks(str(tmp_path), evaluation_split=None, size=16)] == [4, 2]
+    assert [len(part) for part in pictures(str(tmp_path), evaluation_split=None, size=16)] == [4, 2]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,15 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from tasks.sequences import by_class, by_column, from_data_sets, joined, number_apart, permuted
+from tasks.sequences import (
+    by_class,
+    by_column,
+    from_data_sets,
+    held_out_of_training,
+    joined,
+    number_apart,
+    permuted,
+)
 from tasks.sources import labels_of
 from tasks.task import Task, TaskSequence
 from tests.refusals import refused
@@ -65,3 +73,27 @@ def test_by_column_can_do_it() -> None:
     texts = [{"input_ids": torch.arange(4), "labels": torch.arange(4)}] * 3
     with refused("sequence"):
         number_apart(TaskSequence((Task("text", texts, texts),), "task"))
+
+
+@pytest.mark.parametrize("kind", ["arrays", "table"])
+def test_strengths_are_judged_by_samples_held_out_of_training(kind: str) -> None:
+    train, evaluation = data_of(kind, [0, 1, 2, 3, 4, 5] * 10), data_of(kind, [0, 1, 2, 3, 4, 5])
+    whole = by_class(train, evaluation, 2)
+    first = held_out_of_training(whole, 2)
+    assert (first.names, first.scenario) == (whole.names[:2], "class")
+    for task, own in zip(first, whole, strict=False):
+        kept, held = numbers_in(task.train), numbers_in(task.evaluation)
+        assert sorted(kept + held) == numbers_in(own.train)  # each once, and none of another set
+        assert np.bincount(labels_of(task.evaluation)).tolist()[-2:] == [2, 2]  # a fifth of each class
+        assert numbers_in(held_out_of_training(whole, 2)[task.name].evaluation) == held
+    with refused("num_tasks"):
+        held_out_of_training(whole, 4)
+
+
+def test_a_sample_of_several_tasks_is_held_out_of_all() -> None:
+    data = numbered_arrays([0, 1] * 10)
+    first, second = held_out_of_training(permuted(data, data, 3, seed=0), 2)
+    held = [{tuple(sorted(row["pixel_values"].tolist())) for row in task.evaluation} for task in (first, second)]
+    trained = {tuple(sorted(row["pixel_values"].tolist())) for row in second.train}
+    assert held[0] == held[1]
+    assert not held[0] & trained

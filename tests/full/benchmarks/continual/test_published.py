@@ -12,7 +12,7 @@ from transformers import BertConfig, BertModel
 
 from benchmarks.continual import pretrained, text
 from benchmarks.continual.command import main, run_once
-from benchmarks.continual.methods import METHODS
+from benchmarks.continual.methods import setting_of
 from benchmarks.continual.protocols import PROTOCOLS
 from benchmarks.continual.results import Run
 from benchmarks.made_up_data import make_data
@@ -35,18 +35,18 @@ def test_bounds_and_a_memory_between_them(folder: Path) -> None:
         PROTOCOL, training={**PROTOCOL.training, "num_train_epochs": 8, "learning_rate": 5e-3}
     )
     found = {
-        m: run_once(quicker, m, 8, 1, folder, folder)["average_accuracy"] for m in ("fine-tune", "er-ring", "offline")
+        m: run_once(quicker, m, 8, 1, folder, folder)["average_accuracy"] for m in ("finetune", "er-ring", "joint")
     }
-    assert found["fine-tune"] == 50.0  # the last task alone
-    assert found["offline"] == 100.0
+    assert found["finetune"] == 50.0  # the last task alone
+    assert found["joint"] == 100.0
     assert found["er-ring"] > 60.0
 
 
 def test_a_memory_is_counted_as_the_protocol_counts_it() -> None:
-    ring = METHODS["er-ring"](PROTOCOLS["tiny-episodic"], 3, 17).memory
+    ring = setting_of("er-ring", PROTOCOLS["tiny-episodic"], 3, 17).memory
     assert (ring.capacity, ring.selection.slots_per_group) == (3 * 10 * 17, 3)
-    assert METHODS["er-ring"](PROTOCOL, 300, 10).memory.selection.slots_per_group is None
-    assert METHODS["er-class-balanced"](PROTOCOLS["split-mnist"], 1_100, 5).memory.is_online is False
+    assert setting_of("er-ring", PROTOCOL, 300, 10).memory.selection.slots_per_group is None
+    assert setting_of("er-class-balanced", PROTOCOLS["split-mnist"], 1_100, 5).memory.is_online is False
 
 
 @pytest.mark.parametrize(
@@ -95,19 +95,19 @@ def _run_on_text(method: str, base: Path, data: Path) -> dict[str, float]:
     return run_once(tiny, method, 6, 1, data if data.exists() else make_data(data), base)
 
 
-@pytest.mark.parametrize("method", ["offline", "inf-lora"])
+@pytest.mark.parametrize("method", ["joint", "inf-lora"])
 def test_methods_for_text_begin_with_a_base_that_is_kept(method: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     base, data = (tmp_path_factory.getbasetemp() / name for name in ("base", "texts"))
     assert 2.0 < _run_on_text(method, base, data)["average_accuracy"] < 6.0  # nats a byte
     assert [path.name for path in base.iterdir()] == ["text-base-3-1.safetensors"]
 
 
-def test_offline_is_scored_by_the_mean_over_tasks(folder: Path) -> None:
+def test_joint_training_is_scored_by_the_mean_over_tasks(folder: Path) -> None:
     tasks = PROTOCOL.sequence(folder, 1)
-    arranged, score = METHODS["offline"](PROTOCOL, 0, 2).arranged(tasks)
+    arranged, score = setting_of("joint", PROTOCOL, 0, 2).arranged(tasks)
     assert (arranged.names, len(arranged["all"].train), len(arranged["all"].evaluation)) == (("all",), 48, 20)
     assert score is not None
-    assert METHODS["fine-tune"](PROTOCOL, 0, 2).arranged(tasks) == (tasks, None)
+    assert setting_of("finetune", PROTOCOL, 0, 2).arranged(tasks) == (tasks, None)
 
 
 def test_the_upper_layers_of_an_encoder_go_on_where_the_frozen_ones_end(folder, tmp_path, monkeypatch) -> None:
