@@ -107,7 +107,7 @@ def written(name: str, folder: Path, data_dir: Path) -> list[Pair]:
     path = folder / f"{name}.jsonl"
     if not path.is_file():
         questions = [question for question, _ in chosen_pairs("instructions", str(data_dir), "train")]
-        model = LlamaForCausalLM.from_pretrained(smollm2(), dtype=torch.bfloat16).eval()
+        model = LlamaForCausalLM.from_pretrained(smollm2()).eval()
         options: dict[str, Any] = {"max_new_tokens": 48, "batch_size": _NUM_OWN, "as_chat": name == "own"}
         prompts = questions if name == "own" else _FIRST_WORDS
         rows = self_generated(model, tokenizer(), num_rows=_NUM_OWN, prompts=prompts, **options)
@@ -189,8 +189,8 @@ def run_once(task: str, way: str, seed: int, folder: Path, data_dir: Path, num_s
         model, figures["share"], figures["final"] = _trained(model, way, seed, sources, num_steps)
     figures["seconds"] = time.process_time() - started
     for name in ("new", "public", "prose", "own"):
-        figures[name] = evaluate(model, sources.rows(name, "test"), "", in_half=True)["loss"]
-    whole = whole_model(model).to(torch.bfloat16)
+        figures[name] = evaluate(model, sources.rows(name, "test"), "")["loss"]
+    whole = whole_model(model)
     questions = sources.pairs("new", "test")[:_NUM_HELD]
     answers = given(whole, _prompts([question for question, _ in questions]), max_new_tokens=48)
     is_right = [EXACT[task](answer) == EXACT[task](own) for (_, answer), own in zip(questions, answers, strict=True)]
@@ -219,7 +219,6 @@ def _trained(model: Any, way: str, seed: int, sources: Sources, num_steps: int) 
             eval_strategy="steps" if evaluates else "no",
             eval_steps=max(num_steps // 20, 1),
             eval_on_start=evaluates,
-            bf16=True,
             seed=seed,
         )
         trainer = MixingTrainer(model, arguments, batch_size=_BATCH_SIZE, **options)
