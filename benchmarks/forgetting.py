@@ -12,6 +12,7 @@ rows. Ways:
 - `public`: a quarter of each batch are public instructions with their answers;
 - `self`: a quarter are answers that the model wrote itself, before the run, to other such instructions;
 - `kl`: these rows, with the model's own logits as targets (`replay.ReferenceKL`);
+- `kl_mixed`: as `kl`, half of them texts that the model wrote from a first word;
 - `average`: as `plain`; then `FinalWeights`, the own answers rising by 2 % at most on development rows;
 - `bound`: as `kl`, the share by `ReplayBound`, which lets the loss of own answers rise by 2 %;
 - `kl_average`: as `kl`, then `FinalWeights`.
@@ -45,11 +46,21 @@ from tasks.methods import FinalWeights
 from tasks.sources import smollm2
 
 TASKS = ("requests", "tool_calls", "characters")
-WAYS = ("plain", "lora", "public", "self", "kl", "average", "bound", "kl_average")
+WAYS = ("plain", "lora", "public", "self", "kl", "kl_mixed", "average", "bound", "kl_average")
+_REPLAYED: Mapping[str, tuple[str, ...]] = {
+    "public": ("public",),
+    "self": ("own",),
+    "kl_mixed": ("own", "texts"),
+    **dict.fromkeys(("kl", "bound", "kl_average"), ("own",)),
+}
 _SHARE, _MAX_RISE = 0.25, 0.02
 _NUM_STEPS, _BATCH_SIZE, _NUM_OWN, _NUM_HELD, _NUM_DEVELOPMENT = 40, 8, 96, 24, 12
+_FIRST_WORDS = ("The", "In", "A", "It", "He", "After", "This", "On", "At", "There", "For", "She")  # of texts
 _NUM_NEW, _LENGTH = 160, 144  # tokens of a chat at most, as of the other sources
 _RATES = {"lora": 2e-3}  # others: 5e-4
+# Of a run's result, with their words in the table.
+_FIGURES = {"new": "loss of the task", "exact": "exact", "prose": "general text"}
+_FIGURES |= {"public": "instructions", "own": "own answers", "checks": "checks"}
 _WORDS = ("apple", "river", "seven", "candle", "orange", "window", "garden", "silver", "button", "planet", "copper")
 
 
@@ -82,26 +93,28 @@ def _prompts(questions: Sequence[str]) -> list[list[int]]:
     return [list(row.ids[: row.num_prompt]) for row in rows]
 
 
-def own_answers(folder: Path, data_dir: Path) -> list[Pair]:
-    """Lets SmolLM2 answer public instructions before anything is trained; they are kept in a folder.
+def written(name: str, folder: Path, data_dir: Path) -> list[Pair]:
+    """Lets SmolLM2 write rows before anything is trained; they are kept in a folder.
 
     Args:
+        name: `own` for answers to public instructions, `texts` for texts from a first word.
         folder: Where they are kept.
         data_dir: The data's folder.
 
     Returns:
-        Questions and answers.
+        Questions, which are empty for texts, and answers.
     """
-    path = folder / "own.jsonl"
+    path = folder / f"{name}.jsonl"
     if not path.is_file():
         questions = [question for question, _ in chosen_pairs("instructions", str(data_dir), "train")]
-        model = LlamaForCausalLM.from_pretrained(smollm2(), dtype=torch.bfloat16).eval()
-        options: dict[str, Any] = {"max_new_tokens": 48, "batch_size": _NUM_OWN}
-        rows = self_generated(model, tokenizer(), num_rows=_NUM_OWN, prompts=questions, **options)
+        model = LlamaForCausalLM.from_pretrained(smollm2()).eval()
+        options: dict[str, Any] = {"max_new_tokens": 48, "batch_size": _NUM_OWN, "as_chat": name == "own"}
+        prompts = questions if name == "own" else _FIRST_WORDS
+        rows = self_generated(model, tokenizer(), num_rows=_NUM_OWN, prompts=prompts, **options)
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return [(row["prompt"], row["completion"]) for row in rows]
+    return [("", row["text"]) if name == "texts" else (row["prompt"], row["completion"]) for row in rows]
 
 
 class Sources:
@@ -119,9 +132,9 @@ class Sources:
 
     def pairs(self, name: str, part: str) -> Sequence[Pair]:
         """Returns the pairs of a part of a source."""
-        if name != "own":
+        if name in self._names:
             return chosen_pairs(self._names[name], str(self._data_dir), part)
-        own = [pair for pair in own_answers(self._folder, self._data_dir) if len(chat_row(*pair).ids) <= _LENGTH]
+        own = [pair for pair in written(name, self._folder, self._data_dir) if len(chat_row(*pair).ids) <= _LENGTH]
         ends = {"test": (0, _NUM_HELD), "validation": (_NUM_HELD, _NUM_HELD + _NUM_DEVELOPMENT)}
         ends["train"] = (_NUM_HELD + _NUM_DEVELOPMENT, _NUM_OWN)
         return own[slice(*ends[part])]
@@ -134,13 +147,13 @@ class Sources:
 
 def options_of(way: str, sources: Sources) -> dict[str, Any]:
     """Returns what a way passes to the trainer."""
-    replayed = {"public": "public", "self": "own", "kl": "own", "bound": "own", "kl_average": "own"}.get(way)
+    replayed = _REPLAYED.get(way, ())
     streams = {"new": sources.rows("new", "train", _NUM_NEW)}
+    streams |= {name: sources.rows(name, "train", _NUM_OWN) for name in replayed}
     options: dict[str, Any] = {"train_dataset": streams}
-    if replayed is not None:
-        streams[replayed] = sources.rows(replayed, "train", _NUM_OWN)
-        options["mixing"] = {"new": 1.0 - _SHARE, replayed: _SHARE}
-    methods: list[Any] = [ReferenceKL(["own"])] if way in ("kl", "bound", "kl_average") else []
+    if replayed:
+        options["mixing"] = {"new": 1.0 - _SHARE, **dict.fromkeys(replayed, _SHARE / len(replayed))}
+    methods: list[Any] = [ReferenceKL(replayed)] if way in ("kl", "kl_mixed", "bound", "kl_average") else []
     if way == "bound" or way.endswith("average"):
         held = {name: sources.rows(name, "validation", _NUM_DEVELOPMENT) for name in ("new", "own")}
         options["eval_dataset"] = held
@@ -176,8 +189,8 @@ def run_once(task: str, way: str, seed: int, folder: Path, data_dir: Path, num_s
         model, figures["share"], figures["final"] = _trained(model, way, seed, sources, num_steps)
     figures["seconds"] = time.process_time() - started
     for name in ("new", "public", "prose", "own"):
-        figures[name] = evaluate(model, sources.rows(name, "test"), "", in_half=True)["loss"]
-    whole = whole_model(model).to(torch.bfloat16)
+        figures[name] = evaluate(model, sources.rows(name, "test"), "")["loss"]
+    whole = whole_model(model)
     questions = sources.pairs("new", "test")[:_NUM_HELD]
     answers = given(whole, _prompts([question for question, _ in questions]), max_new_tokens=48)
     is_right = [EXACT[task](answer) == EXACT[task](own) for (_, answer), own in zip(questions, answers, strict=True)]
@@ -206,7 +219,6 @@ def _trained(model: Any, way: str, seed: int, sources: Sources, num_steps: int) 
             eval_strategy="steps" if evaluates else "no",
             eval_steps=max(num_steps // 20, 1),
             eval_on_start=evaluates,
-            bf16=True,
             seed=seed,
         )
         trainer = MixingTrainer(model, arguments, batch_size=_BATCH_SIZE, **options)
@@ -220,7 +232,9 @@ def _trained(model: Any, way: str, seed: int, sources: Sources, num_steps: int) 
 
 
 def report(results: Sequence[Mapping[str, Any]]) -> str:
-    """Makes a table of results: changes from the model as it was, means over tasks and seeds.
+    """Makes a table of results: changes from the model as it was, mean and standard deviation over tasks and seeds.
+
+    In brackets is the mean's part of that of `plain` on the same tasks and seeds.
 
     Args:
         results: The lines of the file.
@@ -229,25 +243,28 @@ def report(results: Sequence[Mapping[str, Any]]) -> str:
         Markdown.
     """
     before = {line["task"]: line for line in results if line["way"] == "before"}
-    lines = [
-        "| way | runs | replayed | loss of the task | exact | general text | instructions | own answers | checks |"
-    ]
-    lines += ["| --- " * 9 + "|"]
-    for way in WAYS:
-        own = [line for line in results if line["way"] == way and line["task"] in before]
-        if not own:
-            continue
-
-        def change(name: str, own: Sequence[Mapping[str, Any]] = own) -> float:
-            return float(np.mean([line[name] - before[line["task"]][name] for line in own]))
-
-        losses = " | ".join(f"{change(name):+.3f}" for name in ("prose", "public", "own"))
-        share = np.mean([line["share"] for line in own])
-        lines.append(
-            f"| {way} | {len(own)} | {share:.0%} | {change('new'):+.3f} | {change('exact'):+.0%} | {losses} | "
-            f"{change('checks'):+.0%} |"
-        )
+    changes = {
+        (line["way"], line["task"], line["seed"]): {name: line[name] - before[line["task"]][name] for name in _FIGURES}
+        for line in results
+        if line["way"] in WAYS and line["task"] in before
+    }
+    lines = [f"| way | runs | replayed | {' | '.join(_FIGURES.values())} |", "| --- " * (3 + len(_FIGURES)) + "|"]
+    for way in [way for way in WAYS if any(key[0] == way for key in changes)]:
+        keys = [key for key in changes if key[0] == way]
+        share = np.mean([line["share"] for line in results if line["way"] == way])
+        cells = [_cell(name, changes, keys) for name in _FIGURES]
+        lines.append(f"| {way} | {len(keys)} | {share:.0%} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _cell(name: str, changes: Mapping[Any, Mapping[str, float]], keys: Sequence[Any]) -> str:
+    own = [changes[key][name] for key in keys]
+    digits = "+.0%" if name in ("exact", "checks") else "+.3f"
+    words = f"{np.mean(own):{digits}}" + (f" ± {np.std(own, ddof=1):{digits[1:]}}" if len(own) > 1 else "")
+    plain = {key: changes["plain", *key[1:]][name] for key in keys if ("plain", *key[1:]) in changes}
+    if name in ("exact", "checks") or not plain:
+        return words
+    return f"{words} ({sum(changes[key][name] for key in plain) / sum(plain.values()):.0%})"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -278,7 +295,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         ]
         missing = [key for key in keys if not any(key.items() <= line.items() for line in _lines(args.results))]
         if missing:
-            own_answers(args.folder, args.data_dir)
+            for name in ("own", "texts"):
+                written(name, args.folder, args.data_dir)
         with ProcessPoolExecutor(args.parallel, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
             list(pool.map(partial(_run_and_write, args=args), missing))
     print(report([line for line in _lines(args.results) if line["steps"] == args.steps]))

@@ -1,8 +1,9 @@
 """Chats and texts for SmolLM2-135M-Instruct, of which the upper four of 30 layers and the last norm are trained.
 
 The lower layers and the output, which is the embedding, are frozen. What the lower layers give is computed once, in
-`bfloat16` as the rest, and kept beside the weights in half precision. A chat is rendered by the tokenizer's own
-template, and its labels are the answer; those of more than 144 tokens are left out. A text is cut to 96 tokens.
+`bfloat16` where the processor has it, and kept beside the weights in half precision. A chat is rendered by the
+tokenizer's own template, and its labels are the answer; those of more than 144 tokens are left out. A text is cut to 96
+tokens.
 
 Rows are padded on the left: answers stand side by side, and the output is computed only where a row has a label.
 """
@@ -209,7 +210,8 @@ def _lower_outputs(columns: Mapping[str, Tensor], folder: Path, num_upper: int) 
     model.layers, model.norm = model.layers[:-num_upper], nn.Identity()
     ids, mask = columns["input_ids"], columns["attention_mask"]
     found = torch.zeros((*ids.shape, model.config.hidden_size), dtype=torch.half)
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+    is_fast = bool(torch.cpu.get_capabilities().get("avx512_bf16"))  # elsewhere a multiple of the time
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=is_fast):
         for chunk in mask.sum(dim=1).argsort().split(_ROWS_AT_ONCE):
             length = int(mask[chunk].sum(dim=1).max())
             own, is_there = ids[chunk, -length:], mask[chunk, -length:]

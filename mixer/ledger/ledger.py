@@ -33,8 +33,8 @@ class Ledger:
     """The tables of a run.
 
     All but `timings` are the same in every repetition of a run: `streams` (a row per step and stream), `clock`,
-    `evaluations`, `metrics`, `gradients`, `decisions`, `memories`, `memory_classes`, `orders`,
-    `left_out` and `replays` (for the last three see `mixer.ledger.orders`).
+    `evaluations`, `metrics`, `gradients`, `decisions`, `memories`, `memory_classes`, `terms`,
+    `orders`, `left_out` and `replays` (for the last three see `mixer.ledger.orders`).
 
     Args:
         folder: Where the ledger is kept: the output folder of a run, or the folder `ledger` in it.
@@ -358,6 +358,15 @@ class Ledger:
             knows), entries (how many). None of a buffer whose classes are not known.
         """
         return self._frame("memory_classes")
+
+    def terms(self) -> pd.DataFrame:
+        """Reads what methods added to the loss.
+
+        Returns:
+            One row per log entry and method: step, term (the method's name), value (mean of the steps since the entry
+            before).
+        """
+        return self._frame("terms")
 
     def tables(self) -> list[str]:
         """Lists the names of its tables."""

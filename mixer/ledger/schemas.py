@@ -47,4 +47,5 @@ SCHEMAS = {
     "left_out": _schema("step", "stream", "position"),
     "rewards": _schema("step", "stream", "groups", "reward", "spread", "silent", "mean_length", "kl"),
     "replays": _schema("step", "stream", "source", "rows"),
+    "terms": _schema("step", "term", "value"),
 }

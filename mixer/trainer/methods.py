@@ -207,11 +207,14 @@ class MethodList:
             self._run.ledger.record_memory(step, method.name, *method.memory_counts())
 
     def log_entries(self) -> dict[str, float]:
-        """Returns the methods' log entries (mean terms since the last entry) and records their memories."""
+        """Returns the methods' log entries (mean terms since the last entry); records these terms, and memories."""
         entries: dict[str, float] = {}
         if self._num_terms:
             means = (self._term_sums / self._num_terms).tolist()
-            entries = {f"term/{name}": means[number] for number, name in self._term_names.items()}
+            terms = {name: means[number] for number, name in self._term_names.items()}
+            entries = {f"term/{name}": value for name, value in terms.items()}
+            steps = [self._trainer.state.global_step] * len(terms)
+            self._run.ledger.record("terms", {"step": steps, "term": [*terms], "value": [*terms.values()]})
             self._begin_terms({})
         for method in self.all:
             entries |= method.log_entries()

@@ -11,6 +11,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from mixer import Ledger
+from mixer.ledger.folder import read_note
 from mixer.tools.cli.entry import main
 from mixer.tools.recipe.given import read_recipe_file
 from mixer.tools.recipe.recipe_files import filled_in
@@ -40,6 +41,17 @@ def test_a_recipe_trains_in_miniature_and_its_losses_are_by_stream(tmp_path, mon
     assert filled_in((GALLERY / f"{name}.yaml").read_text())  # the recipe itself is complete, too
     name = whole["model"]["name_or_path"]
     assert "/" in name or "factory" in name
+
+
+@pytest.mark.full
+def test_a_model_is_held_to_what_it_wrote_in_miniature(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(ROOT)
+    main(["train", "recipes/finetune_without_forgetting.yaml", "--tiny", "--training.output_dir", str(tmp_path)])
+    ledger = Ledger(tmp_path)
+    assert ledger.to_pandas().groupby("stream")["count"].sum().to_dict() == {"new": 12, "own": 4}
+    assert ledger.terms()["term"].tolist() == ["ReferenceKL"] * 2
+    assert len(list((tmp_path / "generated").glob("own-*.jsonl"))) == 1
+    assert "final_weights" in read_note(tmp_path)["run"]
 
 
 def learnt_in_turn(folder: Path, *words: str, **methods: dict[str, object]) -> ScoreMatrix:

@@ -125,6 +125,11 @@ class Run:
         return by_stream(self._ledger.read("memories"), self.clock)
 
     @functools.cached_property
+    def terms(self) -> dict[str, pd.DataFrame]:
+        """By method, what it added to the loss at each log entry: step, value."""
+        return by_stream(self._ledger.read("terms").rename_columns(["step", "stream", "value"]), self.clock)
+
+    @functools.cached_property
     def rewards(self) -> dict[str, pd.DataFrame]:
         """By stream, one row per round of generation that had a prompt of it; see `Ledger.rewards`."""
         found = by_stream(self._ledger.read("rewards"), self.clock)

@@ -44,6 +44,11 @@ def test_rows_are_held_to_what_the_model_said_before(tmp_path: Path, learns: boo
     torch.testing.assert_close(weights_of(trainer.model), weights_of(model), rtol=0, atol=1e-12)
     terms = logged(trainer, "term/ReferenceKL")
     assert abs(terms[0]) < 1e-12 < terms[-1]
+    assert trainer.ledger.terms().to_dict("list") == {
+        "step": [1, 2, 3, 4],
+        "term": ["ReferenceKL"] * 4,
+        "value": terms,
+    }
 
 
 @pytest.mark.parametrize("name", ["llama", "bert-masked-lm", "bert-classifier"])
@@ -94,6 +99,7 @@ def test_a_resumed_run_has_the_reference_of_the_first(tmp_path: Path) -> None:
     resumed = trainer_of(tmp_path, build_model("llama"), streams, ReferenceKL(["own"]), **options)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert torch.equal(weights_of(resumed.model), weights_of(whole.model))
+    assert resumed.ledger.terms().equals(whole.ledger.terms())
 
 
 def test_values_that_do_not_fit_are_refused(tmp_path: Path) -> None:

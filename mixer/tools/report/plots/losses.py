@@ -65,6 +65,20 @@ def losses(runs: Sequence[Run], most_points: int) -> Plot:
     return Plot("Loss", caption, panels, colours)
 
 
+def terms(runs: Sequence[Run], most_points: int) -> Plot:
+    """Plots what methods added to the loss, one panel per method, one line per run."""
+    colours, panels = colours_of([run.name for run in runs]), []
+    for name in dict.fromkeys(name for run in runs for name in run.terms):
+        own = {run.name: thin(run.terms[name], "value", most_points) for run in runs if name in run.terms}
+        lines = [line(rows, "value", run, colours[run], mode="lines+markers") for run, rows in own.items()]
+        panels.append(panel(name, lines, last_epoch(runs)))
+    caption = (
+        "Means over the steps of a log entry, for each item of a step; losses are without them. ReferenceKL: how far "
+        "the model has moved from what it said before the run (λ T² KL), on the rows that it is held to."
+    )
+    return Plot("Terms of methods", caption, panels, colours)
+
+
 def smoothed(rows: pd.DataFrame) -> pd.Series:
     """Averages the training loss of a stream over its last steps, weighted by items.
 

@@ -64,6 +64,7 @@ def write_run(
     for at in range(measure_every, num_steps + 1, measure_every) if measure_every else ():
         ledger.record_gradients(at, streams, measured(num_streams, seed=at))
         held = {name: at + number for number, name in enumerate(streams)}
+        ledger.record("terms", {"step": [at], "term": ["ReferenceKL"], "value": [0.5 * at]})
         ledger.record_memory(at, "memory", held, {-1: 1, **dict(enumerate(held.values()))})
     ledger.finish() if is_done else ledger.flush()
     return ledger

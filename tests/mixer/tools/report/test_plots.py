@@ -7,7 +7,7 @@ import pytest
 from mixer.tools.records.run import Run
 from mixer.tools.records.runs import read_runs
 from mixer.tools.report.plot import Plot
-from mixer.tools.report.plots import PLOTS, coverage, losses, memory, rewards, schedules, weights
+from mixer.tools.report.plots import PLOTS, coverage, losses, memory, rewards, schedules, terms, weights
 from mixer.tools.report.plots.losses import last_smoothed, smoothed
 from mixer.tools.report.plots.mixture import mixture, shares
 from tests.mixer.tools.report.ledgers import made_run, write_run
@@ -53,6 +53,12 @@ def test_losses_are_a_panel_a_stream_and_aligned_by_name(runs: list[Run]) -> Non
     raw, _, validation = lines_of(plot, 0)
     assert raw[2] == [10.0, 5.0, 3.3333, 2.5, 2.0, 1.6667]
     assert validation[1:] == ([0.0, 0.012, 0.04, 0.084], [9.0, 7.0, 5.0, 3.0])
+
+
+def test_terms_of_methods_are_a_panel_a_method(tmp_path: Path) -> None:
+    plot = terms([made_run(tmp_path / "with", measure_every=3), made_run(tmp_path / "without")], 100)
+    assert [panel.title for panel in plot.panels] == ["ReferenceKL"]
+    assert lines_of(plot) == [("with", [0.024, 0.084], [1.5, 3.0])]
 
 
 @pytest.mark.parametrize("most_points", [4, 100])
