@@ -147,7 +147,7 @@ def find_lack_of_labels(model: nn.Module, inputs: Mapping[str, Any], dataset: An
     Returns:
         The missing labels, the columns and the way out; `None` if there are labels, or the model takes none.
     """
-    kind = type(inner_model(model))
+    kind: Any = type(inner_model(model))  # any class is hashable, but not to a type checker
     names, returns_loss = _labels_of(kind)
     if not names or returns_loss or any(inputs.get(name) is not None for name in names):
         return None

@@ -32,7 +32,8 @@ ROOMS = {
     "|tools.console|tools.records|tools.report|tools.recipe|tools.analysis|tools.cli",
     "replay": "storage shared generation|selection retrieval policies|memory|feeding|second_draw|buffer|methods",
     "tasks": "sources mlp text_domains task_folders|task chats|heads sequences generation chats_of_files texts"
-    "|score metrics|harness methods|continual|tools.report|tools.recipe tools.set_ups|tools.runs|tools.table|tools.command",
+    "|score metrics|harness methods|continual|tools.report|tools.recipe tools.set_ups|tools.runs|tools.table"
+    "|tools.command",
 }
 LEVELS = {
     (package, room): (height, level)
