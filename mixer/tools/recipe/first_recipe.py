@@ -25,7 +25,9 @@ _FEWEST_ROWS, _MANY_ROWS = 40, 400  # some of so many are held out, and a smalle
 _BLOCK = 512  # tokens
 _WIDTH = 110
 TINY = "tiny"
-_OF_TINY = "A tiny model with random weights, to try the recipe. A real one: name_or_path and tokenizer, both its name."
+_OF_TINY = (
+    "A tiny new model, to try the recipe. For a real one: name_or_path in place of config, tokenizer of the same."
+)
 _SCRIPT = '''"""{head}"""
 
 from mixer import MixingConfig{objective}
