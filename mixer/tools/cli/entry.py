@@ -87,6 +87,7 @@ def _run(words: list[str]) -> int | None:
         if name in WITH_RECIPE:
             rest = _of_run(rest)
             check_names(rest)
+            _tell_of_wait(title, given)
         loaded = load_command(name)
         with _beside(given if loaded.recipe_class is not None else ()):
             status = _run_command(loaded, name, rest)
@@ -96,6 +97,12 @@ def _run(words: list[str]) -> int | None:
     except (ValueError, TypeError, OSError) as error:
         _refuse(title, str(error))
     return status
+
+
+def _tell_of_wait(title: str, words: list[str]) -> None:
+    """Says at once that a command has begun, if it has yet to import what takes seconds."""
+    if words and "--json" not in words and "torch" not in sys.modules and int(os.environ.get("RANK", "0")) == 0:
+        print_lines(f"{title}: reading {words[0]} and loading libraries ...", file=sys.stderr)
 
 
 def _run_command(loaded: Command, name: str, rest: list[str]) -> int | None:

@@ -15,6 +15,8 @@ from mixer.utils.files import write_text
 from mixer.utils.text import print_lines, safe_name
 
 _HEAD = "Written by mixer new: what follows `Guess:` was found by looking at the data; other choices stand beside it."
+_MODEL = "A folder, a name on the hub, a function that returns a folder, or tiny: random weights, to try."
+_RESUME = "Ctrl-C saves the run, and `mixer train {} --resume auto` continues it."
 
 
 def new() -> Command:
@@ -22,10 +24,11 @@ def new() -> Command:
     parser = ArgumentParser(
         description="Writes a recipe for files and folders, one stream for each. Formats are inferred from "
         "columns, splits, labels and chats; each guess is a comment with the other choices. `mixer train RECIPE "
-        f"--dry_run` then checks it; if it is refused, the exit status is {FOUND}."
+        f"--dry_run` then checks it; if it is refused, the exit status is {FOUND}. Beside a recipe lies "
+        "recipe.schema.json, by which editors check and complete it."
     )
     parser.add_argument("paths", nargs="+", type=str, metavar="PATH", help="Files, folders, and patterns in quotes.")
-    parser.add_argument("--model", type=str, required=True, help="A folder, or a name on the hub.")
+    parser.add_argument("--model", type=str, required=True, help=_MODEL)
     parser.add_argument("--objective", type=str, help="What to lower: average, worst, or the name of a stream.")
     parser.add_argument("--output", type=str, metavar="FILE", help="Default: recipe.yaml, or train.py.")
     parser.add_argument("--overwrite", action="store_true", help="Replace an existing file.")
@@ -35,7 +38,7 @@ def new() -> Command:
 
 
 def _run(config: Namespace) -> int:
-    from mixer.tools.recipe.first_recipe import as_python, as_yaml, first_recipe  # transformers, datasets
+    import mixer.tools.recipe.first_recipe as first  # transformers, datasets
     from mixer.tools.recipe.looking import look_at
 
     output = Path(config.output or ("train.py" if config.python else "recipe.yaml"))
@@ -44,11 +47,14 @@ def _run(config: Namespace) -> int:
             f"output: {str(output)!r} exists already: give --overwrite, or another path.", option="output"
         )
     with only_json(config.json):
-        looks = {name: look_at(path) for name, path in _by_name(config.paths).items()}
-        lines = first_recipe(looks, config.model, config.objective, f"runs/{output.stem}")
-        recipe = as_yaml(lines, [_HEAD])
+        paths = _by_name(config.paths)
+        first.check_objective(config.objective, [*paths])
+        first.check_model(config.model)
+        looks = {name: look_at(path) for name, path in paths.items()}
+        lines = first.first_recipe(looks, config.model, config.objective, f"runs/{output.stem}")
+        recipe = first.as_yaml(lines, [_HEAD, _RESUME.format(output)])
         if config.python:
-            write_text(output, as_python(lines, _HEAD))
+            write_text(output, first.as_python(lines, _HEAD))
         else:
             write_recipe(output, recipe)
         is_accepted = _is_accepted(recipe)

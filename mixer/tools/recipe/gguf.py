@@ -1,7 +1,6 @@
 """Models in GGUF files, as llama.cpp and Ollama have them, made into folders of ordinary weights."""
 
 import hashlib
-import json
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from typing import Any
 
 import huggingface_hub
 import transformers
-from filelock import FileLock
+from filelock import AcquireReturnProxy, BaseFileLock, FileLock, Timeout
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging
 from transformers.utils.hub import cached_file
@@ -25,7 +24,7 @@ def convert_gguf(name_or_path: Path | str, gguf_file: str, revision: str | None 
     """Converts a GGUF file to a folder that `from_pretrained` loads: weights, configuration and tokenizer.
 
     Quantized weights become ordinary numbers, so that they can be trained and saved. The folder lies in the user's
-    cache (`HF_HOME`), and is made once for each file and version of transformers.
+    cache (`HF_HOME`), and is made once for each content of a file and version of transformers.
 
     Args:
         name_or_path: The folder of the file, or a name on the hub.
@@ -39,29 +38,40 @@ def convert_gguf(name_or_path: Path | str, gguf_file: str, revision: str | None 
         ValueError: If the package gguf is missing, there is no such file, or transformers cannot read it.
     """
     path = _file(name_or_path, gguf_file, revision)
-    found = path.stat()
-    content = [str(path.resolve()), found.st_size, found.st_mtime_ns, transformers.__version__]
-    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
-    return cached_folder(f"{path.stem}-{digest}", lambda folder: _convert(path, folder))
+    return cached_folder(f"{path.stem}-{transformers.__version__}", path, lambda folder: _convert(path, folder))
 
 
-def cached_folder(name: str, fill: Callable[[Path], None]) -> Path:
+def cached_folder(name: str, source: Path, fill: Callable[[Path], None]) -> Path:
     """Returns a folder of the user's cache, filled once: other processes wait, and nobody sees a part of it.
 
     Args:
-        name: Name of the folder.
+        name: Name of the folder, before a digest of the source's bytes: a copy elsewhere has the same folder.
+        source: The file that the content is made from.
         fill: Writes the content to a new folder.
     """
     cache = Path(huggingface_hub.constants.HF_HOME) / "adaptive-mixer"
     cache.mkdir(parents=True, exist_ok=True)
+    with source.open("rb") as file:
+        name = f"{name}-{hashlib.file_digest(file, 'sha256').hexdigest()[:12]}"
     folder = cache / name
-    with FileLock(f"{folder}.lock"):
+    if folder.is_dir():
+        return folder
+    with _waited_for(FileLock(f"{folder}.lock"), folder):
         if not folder.is_dir():
-            logger.warning("%s is made once, in %s.", name, folder)
+            logger.warning("Makes %s, once: 135 million weights take half a minute of processor time.", folder)
             with tempfile.TemporaryDirectory(dir=cache, prefix=f"{name}-") as temporary:
                 fill(Path(temporary) / "content")
                 shutil.move(Path(temporary) / "content", folder)
     return folder
+
+
+def _waited_for(lock: BaseFileLock, folder: Path) -> AcquireReturnProxy[BaseFileLock]:
+    """Takes the lock of a folder, and says so if another process has it."""
+    try:
+        return lock.acquire(timeout=0)
+    except Timeout:
+        logger.warning("Waits for another process, which makes %s.", folder)
+        return lock.acquire()
 
 
 def _file(name_or_path: Path | str, gguf_file: str, revision: str | None) -> Path:

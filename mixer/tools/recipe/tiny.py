@@ -1,9 +1,10 @@
-"""A recipe in miniature: the file of its name in the folder `tiny` beside it changes it to what any machine trains."""
+"""Recipes in miniature, and a model in miniature with a tokenizer: what any machine trains in seconds."""
 
 import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -11,7 +12,48 @@ from mixer.tools.recipe.given import read_recipe_file
 from mixer.utils.errors import wrong_value
 from mixer.utils.nested import merged
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
 FLAG = "--tiny"
+# Of a Llama with the tokens of `byte_tokenizer`.
+TINY_CONFIG = {
+    "model_type": "llama",
+    "vocab_size": 260,
+    "hidden_size": 64,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "bos_token_id": None,
+    "eos_token_id": 0,
+    "pad_token_id": 3,
+}
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def byte_tokenizer(**changes: Any) -> "PreTrainedTokenizerFast":
+    """Makes a tokenizer with a chat template from nothing: a token for each byte, and four special ones.
+
+    Args:
+        **changes: Arguments of `transformers.PreTrainedTokenizerFast`.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<pad>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator([], trainer)
+    options = {"eos_token": "<|endoftext|>", "pad_token": "<pad>", "chat_template": CHATML, **changes}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **options)  # type: ignore[no-untyped-call]
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    return tokenizer
 
 
 @contextlib.contextmanager

@@ -2,13 +2,11 @@
 
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
+from mixer.tools.recipe.tiny import CHATML as CHATML, byte_tokenizer
+
 MARKED = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}{% if message['role'] == 'assistant' %}"
     "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\n' }}"
@@ -17,18 +15,7 @@ MARKED = (
 )
 
 
-def byte_level(**changes: Any) -> PreTrainedTokenizerFast:
-    """A token for each byte and none for pairs, so that golden sequences can be told by looking."""
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<pad>"]
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend.train_from_iterator([], trainers.BpeTrainer(special_tokens=special, initial_alphabet=alphabet))
-    options = {"eos_token": "<|endoftext|>", "pad_token": "<pad>", "chat_template": CHATML, **changes}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **options)
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
-    return tokenizer
+byte_level = byte_tokenizer  # golden sequences can be told by looking
 
 
 def of_words(words: str, **changes: Any) -> PreTrainedTokenizerFast:
