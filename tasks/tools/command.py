@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from rich.table import Table
 
 from mixer.tools.cli.command import Command, add_json, parser_of_runs, recipe_command
 from mixer.tools.cli.train import OVERWRITE, TINY, resume_of
 from mixer.tools.console import console, only_json, print_json, table_of
+from mixer.trainer.method import Method
 from mixer.utils.errors import wrong_value
 from mixer.utils.statistics import Measured
 from mixer.utils.text import print_lines
@@ -81,6 +82,7 @@ def continual_compare() -> Command:
 def _train(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
     folder, resume = Path(config.training.output_dir), resume_of(own)
     if isinstance(config.methods, str):
+        _refuse_wrong_list(config.methods)
         _train_table(parser, config, own, resume)
         return
     if own.tune is not None or own.grid:
@@ -97,6 +99,17 @@ def _train(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
         print_lines(f"mixer: {_ending(scores, folders)} Next: mixer report {folder}", file=sys.stderr)
 
 
+def _refuse_wrong_list(methods: str) -> None:
+    """Says what is wrong with a list of classes, which the parser takes for names then."""
+    if methods.lstrip().startswith("["):
+        parser = ArgumentParser(exit_on_error=False)
+        parser.add_argument("--methods", type=list[Method])
+        try:
+            parser.parse_args([f"--methods={methods}"])
+        except ArgumentError as error:
+            raise wrong_value("methods", f"must be names, or a list of classes. {error}", found=methods) from None
+
+
 def _ending(scores: SeedScores, folders: Mapping[int, Path]) -> str:
     """Describes the end of a run, or of those of several seeds, and where the model is."""
     names, (seed, folder) = scores.mean.task_names, next(iter(folders.items()))
@@ -107,7 +120,7 @@ def _ending(scores: SeedScores, folders: Mapping[int, Path]) -> str:
 
 def _train_table(parser: ArgumentParser, config: Namespace, own: Namespace, resume: str | None) -> None:
     with only_json(own.json):
-        table = MethodTable(parser, config, own.seeds or 1, resume, own.tune, own.grid or ())
+        table = MethodTable(parser, config, 1 if own.seeds is None else own.seeds, resume, own.tune, own.grid or ())
         table.train()
         if not table.writes:
             return

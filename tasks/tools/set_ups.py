@@ -167,7 +167,9 @@ def _own(written: str) -> SetUp:
     file, _, name = written.partition(":")
     dotted = f"{file.removesuffix('.py').replace('/', '.')}.{name}"
     found = named("methods", dotted)
-    return found if isinstance(found, SetUp) else SetUp(dotted, replays=None)
+    if isinstance(found, SetUp):
+        return found
+    return SetUp(dotted, replays=None, changes={"score": "method"} if hasattr(found, "score") else {})
 
 
 def _in_grid(written: str, known: Mapping[str, SetUp]) -> tuple[str, str, tuple[float, ...]]:
@@ -177,6 +179,9 @@ def _in_grid(written: str, known: Mapping[str, SetUp]) -> tuple[str, str, tuple[
         expected = f"NAME.ARGUMENT=VALUE,VALUE with a name of {list(known)}"
         raise InvalidValueError(option="--grid", expected=expected, found=written)
     try:
-        return name, argument, tuple(int(value) if value.isdigit() else float(value) for value in values.split(","))
+        numbers = tuple(int(value) if value.isdigit() else float(value) for value in values.split(","))
     except ValueError:
         raise InvalidValueError(option="--grid", expected="numbers after '='", found=written) from None
+    if len({f"{number:g}" for number in numbers}) < len(numbers):  # each has a folder of that name
+        raise InvalidValueError(option="--grid", expected="numbers that differ in six digits", found=written)
+    return name, argument, numbers

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from accelerate import PartialState
 from jsonargparse import ArgumentParser, Namespace
 
 from mixer.tools.cli.command import build_recipe
+from mixer.trainer.guard import NonFiniteLossError, NonFiniteWeightsError
 from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.files import read_json, write_json, write_text
 from mixer.utils.statistics import over_seeds
@@ -71,27 +73,29 @@ class MethodTable:
 
     def train(self) -> None:
         """Checks all methods, then tunes and trains one after the other."""
-        for name, set_up in self.set_ups.items():
-            self._check(name, set_up)
+        metrics = {name: self._check(name, set_up) for name, set_up in self.set_ups.items()}
+        if len(set(metrics.values())) > 1:
+            raise wrong_value("score", f"must give all methods the same metric to compare, but gives {metrics}.")
         for name, set_up in self.set_ups.items():
             self.strengths[name] = found = self._tuned(name, set_up)
             self._keep(name, found)
             config = self._recipe(name, set_up, found["chosen"])
             self.writes, _, self.scores[name] = train_seeds(self.parser, config, self.seeds, self.resume)
 
-    def _check(self, name: str, set_up: SetUp) -> None:
-        """Refuses a method that the recipe cannot have, strengths that it has not, and runs that are there."""
+    def _check(self, name: str, set_up: SetUp) -> str:
+        """Refuses what the recipe cannot have, and runs that are there; returns the metric."""
         folders = seed_folders(self.seeds, self.config.training.seed, self.folder / name, self.resume is not None)
         seed, path = next(iter(folders.items()))
         first, *others = set_up.candidates if self._num_tasks else [{}]
         try:
-            checked(self.parser, placed(self._recipe(name, set_up, first), path, seed), self.resume)
+            run = checked(self.parser, placed(self._recipe(name, set_up, first), path, seed), self.resume)
             if self._is_tuned(set_up):
                 checked(self.parser, self._tuning(name, set_up, first), self.resume)
             for strengths in others:
                 build_recipe(ContinualRecipe, self.parser, self._recipe(name, set_up, strengths))
         except (ValueError, TypeError) as error:
             raise InvalidValueError.about("methods", f"{name} does not go with the recipe. {error}") from error
+        return run.scores.metric
 
     def _recipe(self, name: str, set_up: SetUp, strengths: Strengths) -> Namespace:
         return placed(set_up.changed(self.config, strengths), self.folder / name, self.config.training.seed)
@@ -109,19 +113,24 @@ class MethodTable:
         return placed(config, self.folder / name / "tuning" / tried, config.training.seed)
 
     def _tuned(self, name: str, set_up: SetUp) -> dict[str, Any]:
-        """Tries all strengths on the first tasks with the first seed; returns the best and all that were tried."""
+        """Tries all strengths on the first tasks with the recipe's seed; returns the best and all that were tried."""
         if not self._is_tuned(set_up):
             return {"tasks": None, "chosen": {}, "tried": []}
         scores = []
         for strengths in set_up.candidates:
-            config = self._tuning(name, set_up, strengths)
-            _, matrix = train_one(self.parser, config, self.resume)
-            scores.append(float(matrix.scores[-1].mean()))
+            try:
+                _, matrix = train_one(self.parser, self._tuning(name, set_up, strengths), self.resume)
+                scores.append(float(matrix.scores[-1].mean()))
+            except (NonFiniteLossError, NonFiniteWeightsError) as error:  # on all ranks
+                scores.append(math.nan)
+                print_lines(f"{name}, {_in_words(strengths)} has no score. {error}")
+                continue
             print_lines(f"{name}, {_in_words(strengths)}: {matrix.metric} {scores[-1]:.3f} on the first tasks")
         if np.isnan(scores).all():
             raise wrong_value("--tune", f"found no strength of {name} whose runs have a score: try others by --grid.")
         best = (np.nanargmax if matrix.higher_is_better else np.nanargmin)(scores)
-        tried = [{**own, "score": score} for own, score in zip(set_up.candidates, scores, strict=True)]
+        known = [score if math.isfinite(score) else None for score in scores]  # JSON has no other numbers
+        tried = [{**own, "score": score} for own, score in zip(set_up.candidates, known, strict=True)]
         return {"tasks": self._num_tasks, "chosen": set_up.candidates[int(best)], "tried": tried}
 
     def _keep(self, name: str, found: Mapping[str, Any]) -> None:

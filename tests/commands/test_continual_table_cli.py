@@ -15,6 +15,7 @@ from mixer import Ledger
 from mixer.tools.cli.entry import main
 from tasks.continual.continual import ContinualRun
 from tasks.metrics.score_matrix import ScoreMatrix
+from tasks.tools.set_ups import set_ups_of
 from tests.commands.recipes import ROOT, Runs
 
 pytestmark = pytest.mark.usefixtures("plugged_in")
@@ -99,6 +100,19 @@ def test_rows_of_the_evaluation_sets_have_no_say_in_a_choice(tmp_path: Path, pri
     assert clean[-1] != noisy[-1]
 
 
+def test_a_class_that_predicts_is_scored_by_its_own_predictions() -> None:
+    found = set_ups_of("tasks/methods.py:SLCA,tasks/methods.py:LwF")
+    assert {name: own.changes.get("score") for name, own in found.items()} == {"SLCA": "method", "LwF": None}
+
+
+def test_strengths_by_which_a_run_diverges_are_not_chosen(tmp_path: Path, printed: Runs) -> None:
+    grid = ["--tune", "first:2", "--grid", "lwf.strength=1,1e38"]
+    printed("continual", recipe_in(tmp_path), "--methods", "lwf", *grid)
+    found = json.loads((tmp_path / "out" / "lwf" / "strengths.json").read_text())
+    assert found["chosen"] == {"strength": 1}
+    assert [one["score"] is None for one in found["tried"]] == [False, True]
+
+
 def test_the_files_have_the_figures_of_the_runs(made: tuple[Path, dict[str, Any]]) -> None:
     path, shown = made
     table = pd.read_csv(path.parent / "out" / "table.csv").set_index("method")
@@ -139,6 +153,7 @@ def test_finished_runs_are_not_run_again(
     [
         ("er,lfw", [], "Did you mean 'lwf'?"),
         ("er,er", [], "'er' comes twice"),
+        ('[{"class_path": "tasks.methods.LwF", "init_args": {"strenth": 2}}]', [], "Option 'strenth' is not accepted"),
         ("own_of_table.py:None", [], "cannot be found"),
         ("finetune,er", ["--memory", "null"], "er does not go with the recipe. memory must be given"),
         ("finetune,o-lora", [], "o-lora does not go with the recipe. model must have a LoRA adapter"),
@@ -152,6 +167,9 @@ def test_finished_runs_are_not_run_again(
         ("er", ["--tune", "first:2", "--grid", "er.alpha=1"], "names ['alpha'], but this method has no arguments"),
         ("lwf", ["--tune", "first:2", "--grid", "lwf.strenth=1"], "Did you mean 'strength'?"),
         ("lwf", ["--tune", "first:2", "--grid", "lwf.strength=much"], "numbers after '='"),
+        ("lwf", ["--tune", "first:2", "--grid", "lwf.strength=1,1.0"], "numbers that differ"),
+        ("er,cls-er", ["--score", "loss"], "score must give all methods the same metric"),
+        ("er", ["--seeds", "0"], "must be how many"),
     ],
 )
 def test_what_cannot_be_is_refused_before_a_run_starts(
