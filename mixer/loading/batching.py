@@ -190,7 +190,7 @@ class MicroBatcher:
     """Distributes steps over ranks and splits them into micro-batches.
 
     A cap limits the micro-batches. Samples are assigned to ranks by the configured options instead, so that lowering
-    the cap mid-step does not change which samples per rank trains on.
+    the cap mid-step does not change which samples a rank trains on.
 
     Args:
         options: Options.

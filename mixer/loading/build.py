@@ -201,7 +201,7 @@ def length_groups(streams: Sequence[Stream], batch_size: int, lengths: Lengths |
 
     Args:
         streams: Streams.
-        batch_size: Samples of a step, and of a group.
+        batch_size: Samples of a step.
         lengths: Their lengths; `None` for no groups.
     """
     if lengths is None:

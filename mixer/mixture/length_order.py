@@ -51,9 +51,9 @@ class LengthOrder:
 
     def __init__(self, order: Permutation, length: int, size: float, read_lengths: ReadLengths, turns: int):
         self._order, self._length = order, length
-        self._size, self._read_lengths = size, read_lengths
+        self._read_lengths, self._size = read_lengths, max(size, 1.0 / _GROUPS)  # a window has a sample at least
         self._runs = Permutation(_GROUPS // _STEPS_OF_RUN, turns)
-        self._window = -(-length // max(round(length / (size * _GROUPS)), 1))
+        self._window = -(-length // max(round(length / (self._size * _GROUPS)), 1))
         self._per_epoch = -(-length // self._window)
         self._of_window = functools.lru_cache(_MOST_WINDOWS_KEPT)(self._ordered)
 

@@ -1,4 +1,4 @@
-"""The plan of one step, identical on every rank, and which of its samples per rank has.
+"""The plan of one step, identical on every rank, and which of its samples a rank has.
 
 Every position of a stream has a home rank, independent of the counts of any step. So the right rank can prefetch
 samples of coming steps before their counts are known; if samples were distributed anew in each step, they would change

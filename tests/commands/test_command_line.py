@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import EntryPoint, version
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -194,6 +194,15 @@ def test_the_help_of_a_command_with_a_recipe_has_its_own_options_and_names_that_
     assert "--training.learning_rate LEARNING_RATE" not in text
     assert text.count("\n") < 70
     assert "--training.learning_rate" in commands[name].parser._option_string_actions
+
+
+def test_the_help_of_a_command_whose_source_is_written_otherwise_is_left_to_its_code(tmp_path, monkeypatch) -> None:
+    arguments = 'Recipe, print, "Says much.", "", "mixer mine recipe.yaml", {}'  # by position
+    (tmp_path / "of_mine.py").write_text(f"def mine():\n    return recipe_command({arguments})\n")
+    (tmp_path / "no_python.py").write_text("def mine(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("of_mine", "no_python", "not_there"):
+        assert early_help(EntryPoint("mine", f"{module}:mine", "adaptive_mixer.commands")) is None
 
 
 def test_a_field_is_explained_by_its_place_its_name_or_the_name_of_a_class(printed: Runs, refused) -> None:

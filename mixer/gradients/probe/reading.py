@@ -292,14 +292,14 @@ class Reading:
         own_gradients, own_inputs = self.rows.by_stream(gradients), self.rows.by_stream(inputs)
         targets = torch.split(pieces, len(pieces) // len(own_inputs))
         results = list(map(multiply, own_gradients, own_inputs, targets))
-        return pieces if pieces.dtype == inputs.dtype else torch.cat(results).to(pieces.dtype)
+        return pieces if pieces.dtype == inputs.dtype else pieces.copy_(torch.cat(results))
 
     def _by_sample(self, index: int, inputs: Tensor, gradients: Tensor) -> Tensor:
         """Gradients by stream from those of the samples, as many at once as memory is for, with the samples' norms."""
         num_rows, num_present, dtype = len(inputs), self.rows.num_present, at_least_float32(inputs.dtype)
         most_bytes = BYTES_AT_ONCE if inputs.device.type != "cpu" else BYTES_AT_ONCE_ON_CPU
         most = min(max(1, most_bytes // (4 * inputs.shape[2] * gradients.shape[2])), num_rows)
-        room = self._room(num_present + most, inputs, gradients)
+        room = self._room(num_present + (most if dtype == inputs.dtype else 0), inputs, gradients)
         pieces, norms, begun = room[:num_present], [], set[int]()
         for start in range(0, num_rows, most):
             end = min(start + most, num_rows)

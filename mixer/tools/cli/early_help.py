@@ -21,12 +21,12 @@ def early_help(entry: EntryPoint) -> str | None:
     try:
         check_found(entry.module)
         declared = _Constants(entry.module).arguments_of(entry.attr)
-    except (ImportError, NameError):
+        if declared is None:
+            return None
+        read = {key: declared[key] for key in ("description", "usage", "example", "options")}
+        parser, _ = parser_of_recipes(**read)
+    except Exception:  # of another package's source anything: loading the command says what is wrong, if something is
         return None
-    if declared is None:
-        return None
-    read = {key: declared[key] for key in ("description", "usage", "example", "options")}
-    parser, _ = parser_of_recipes(**read)
     return Command(parser, print, example=read["example"]).parser.format_help()
 
 
@@ -59,4 +59,4 @@ class _Constants(dict[str, Any]):
         raise KeyError(name)
 
     def _value(self, node: ast.expr) -> Any:
-        return eval(compile(ast.Expression(node), "<source>", "eval"), {}, self)  # noqa: S307 our own source
+        return eval(compile(ast.Expression(node), "<source>", "eval"), {}, self)  # noqa: S307 of a command that is installed

@@ -42,6 +42,11 @@ def test_every_epoch_has_each_sample_once_wherever_it_is_read_and_its_inverse_fi
         assert np.array_equal(whole.ravel()[positions], np.arange(num_samples))
 
 
+@pytest.mark.parametrize("size", [1e-22, 5e-324])
+def test_a_stream_of_next_to_no_weight_is_drawn_when_it_gets_more(size: float) -> None:
+    assert sorted(order_of(np.arange(9), size).read(range(9, 18))) == [*range(9)]
+
+
 @pytest.mark.parametrize("size", [8, 64])
 def test_steps_of_one_stream_have_as_little_padding_as_by_the_trainer(size: int) -> None:
     lengths = np.exp(np.random.default_rng(0).uniform(np.log(8), np.log(1024), 10_000)).astype(np.int64)

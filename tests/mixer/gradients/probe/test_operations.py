@@ -54,3 +54,18 @@ def test_gradients_of_samples_are_the_same_however_many_fit_at_once(
     monkeypatch.setattr(reading, "BYTES_AT_ONCE_ON_CPU", num_bytes)
     monkeypatch.setattr(reading, "is_short", lambda *_: False)
     assert_equal(case.probed(GradientProbe(case.model, 3)), expected)
+
+
+def test_there_is_no_room_for_gradients_of_samples_that_are_not_written_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rooms = torch.nn.Linear(32, 32), []
+    monkeypatch.setattr(
+        reading.Workspace, "take", lambda _, shape, dtype, device: rooms.append(shape) or torch.empty(shape)
+    )
+    probe = GradientProbe(model, 2, variance=True)
+    for is_half in (False, True):
+        probe.start(np.repeat([0, 1], 8))
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_half):
+            loss = model(torch.ones(16, 40, 32)).float().square().mean()
+        loss.backward()
+        probe.finish()
+    assert [count for count, *_ in rooms] == [2 + 16, 2]
