@@ -153,7 +153,7 @@ def test_finished_runs_are_not_run_again(
     [
         ("er,lfw", [], "Did you mean 'lwf'?"),
         ("er,er", [], "'er' comes twice"),
-        ('[{"class_path": "tasks.methods.LwF", "init_args": {"strenth": 2}}]', [], "Option 'strenth' is not accepted"),
+        ('[{"class_path": "tasks.methods.LwF", "init_args": {"strenth": 2}}]', [], "There is no field 'strenth'"),
         ("own_of_table.py:None", [], "cannot be found"),
         ("finetune,er", ["--memory", "null"], "er does not go with the recipe. memory must be given"),
         ("finetune,o-lora", [], "o-lora does not go with the recipe. model must have a LoRA adapter"),
