@@ -67,7 +67,8 @@ def _fit(folder: Path, name: str) -> ray.train.Result:
 def test_a_run_reports_to_ray_and_goes_on_after_a_failure_from_the_checkpoint_that_it_keeps(tmp_path: Path) -> None:
     environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     # Without the address raylet ends by itself where the host's own one cannot be reached.
-    ray.init(num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.1", runtime_env={"env_vars": environment})
+    own = {"address": "local", "num_cpus": 2, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    ray.init(**own, runtime_env={"env_vars": environment})  # not one that happens to run on this machine
     try:
         whole = _fit(tmp_path, "whole")
         (tmp_path / "failed").mkdir()
