@@ -75,6 +75,19 @@ class FolderLock:
         self._descriptor = None
         self._own.discard(self._path)
 
+    def was_left(self) -> bool:
+        """Whether a process of this machine that held the lock has ended without releasing it, as after a kill."""
+        if self._path in self._own:  # to close a file releases the locks that this process has on it
+            return False
+        try:
+            import fcntl
+
+            with self._path.open("rb") as file:
+                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return bool(json.loads(file.read(4096))["host"] == socket.gethostname())
+        except (ImportError, OSError, ValueError, TypeError, KeyError):
+            return False
+
     def _opened(self) -> int:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         while True:
