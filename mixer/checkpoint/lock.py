@@ -82,7 +82,8 @@ class FolderLock:
         try:
             import fcntl
 
-            with self._path.open("rb") as file:
+            # A pipe in its place would block.
+            with os.fdopen(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | _NO_LINK), "rb") as file:
                 fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 return bool(json.loads(file.read(4096))["host"] == socket.gethostname())
         except (ImportError, OSError, ValueError, TypeError, KeyError):

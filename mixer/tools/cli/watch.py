@@ -41,9 +41,9 @@ def place_of(run: Run) -> dict[str, Any]:
         run: The run.
 
     Returns:
-        state (`"running"`, `"finished"`, `"stopped"`, or `"killed"` if it ended without a word); reason (the signal or error that stopped
-        it, else `None`); seconds_left (by the time since it began, or resumed; `None` if unknown); seconds_silent
-        (since its last record); clock (the newest row).
+        state (`"running"`, `"finished"`, `"stopped"`, or `"killed"` if it ended without a word); reason (the signal or
+        error that stopped it, else `None`); seconds_left (by the time since it began, or resumed; `None` if unknown);
+        seconds_silent (since its last record); clock (the newest row).
 
     Raises:
         ValueError: If it has no step yet.
