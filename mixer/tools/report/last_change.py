@@ -92,7 +92,7 @@ def _reason(name: str, levels: Sequence[Level], objective: str, change: float) -
     said = f"{said} ({key} {terms[key][place]:.3g})"
     if key != "scores" or change * (terms[key][place] - known.mean()) >= 0.0:
         return said
-    trust = float(np.asarray(inner.terms.get("trust", 1.0)))
+    trust = float(np.asarray(inner.terms.get("trust", 1.0)).item())
     if trust >= _THIN:
         return f"although {said}"
     thin = f"the evidence is thin (trust {trust:.2g} of 1), so shares return towards those of the start"
