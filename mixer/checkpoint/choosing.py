@@ -8,6 +8,7 @@ from typing import NamedTuple
 from mixer.checkpoint import checkpoint_files, trainer_files
 from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.files import other_version, read_json, write_json
+from mixer.utils.text import first_of, listed
 
 _ORIGIN_FILE, _ORIGIN_FORMAT = "origin.json", 1
 
@@ -209,16 +210,31 @@ def _named(output_dir: Path, requested: str, among: Collection[str] | None, allo
         choice = Choice(requested) if is_of_trainer else _chosen(requested, {}, allow_inexact)
         return replace(choice, parent=str(checkpoint.parent) if goes_back else None)
     others = [newest_complete(folder, among, allow_inexact).checkpoint for folder in (checkpoint.parent, output_dir)]
-    other = next(filter(None, others), None)
+    other, replaced = next(filter(None, others), None), _of_replaced(checkpoint.parent)
+    begin = f"{replaced}{checkpoint_files.from_weights(checkpoint) or _anew(output_dir)}"
     hint = (
-        f" There is no other checkpoint beside it.{checkpoint_files.from_weights(checkpoint) or _anew(output_dir)}"
+        f"{'' if replaced else ' There is no other checkpoint beside it.'}{begin}"
         if other is None
-        else f" The newest checkpoint that can be resumed from is {other}."
+        else f" The newest checkpoint that can be resumed from is {other}.{replaced}"
     )
     # A folder that is no checkpoint gets the Trainer's own message, which scripts may look for.
     is_ours = (checkpoint / checkpoint_files.MARKER_FILE).is_file()
     failed = f"Cannot resume from {requested}" if is_ours else f"Can't find a valid checkpoint at {requested}"
     return Choice(error=f"{failed}: {problem}.{hint}")
+
+
+def _of_replaced(folder: Path) -> str:
+    """Lists the checkpoints in a folder that are left of a run which a later one replaced; empty if there are none."""
+    names = [
+        found.name
+        for found in reversed(checkpoint_files.list_checkpoints(folder))
+        if (checkpoint_files.read_marker(found) or {}).get("superseded", False)
+    ]
+    if not names:
+        return ""
+    return (
+        f" Beside it are {listed(first_of(names))}, of a run that a later one replaced: name one to go on from there."
+    )
 
 
 def _anew(output_dir: Path) -> str:

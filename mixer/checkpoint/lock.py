@@ -75,6 +75,20 @@ class FolderLock:
         self._descriptor = None
         self._own.discard(self._path)
 
+    def was_left(self) -> bool:
+        """Whether a process of this machine that held the lock has ended without releasing it, as after a kill."""
+        if self._path in self._own:  # to close a file releases the locks that this process has on it
+            return False
+        try:
+            import fcntl
+
+            # A pipe in its place would block.
+            with os.fdopen(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | _NO_LINK), "rb") as file:
+                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return bool(json.loads(file.read(4096))["host"] == socket.gethostname())
+        except (ImportError, OSError, ValueError, TypeError, KeyError):
+            return False
+
     def _opened(self) -> int:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         while True:

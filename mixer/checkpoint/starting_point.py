@@ -98,8 +98,10 @@ class StartingPoint:
         found = [] if is_own else replaceable(folder)
         if found and self._trainer.is_world_process_zero():
             logger.warning(
-                "output_dir: %s has checkpoints of an earlier run (the last is %s), which this run replaces. To "
-                "continue that one, call train(resume_from_checkpoint=True); to keep it, set another output_dir.",
+                "output_dir: %s has checkpoints of an earlier run (the last is %s), which this run replaces: its "
+                "ledger is kept as a folder ledger-N beside the new one, its checkpoints until the new run saves the "
+                "same steps or save_total_limit removes them. To continue that one, call "
+                "train(resume_from_checkpoint=True); to keep it, set another output_dir.",
                 *(folder, checkpoint_files.lasting(found[0]).name),
             )
         if checkpoint is None:

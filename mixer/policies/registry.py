@@ -35,6 +35,10 @@ def policy_classes() -> dict[str, type[Policy]]:
     return known_rules("mixer.policies", Policy, "policies")
 
 
+def _auto() -> Policy:
+    return Safeguard(MarginalValue())
+
+
 def as_policy(mixing: Policy | str | Mapping[str, float] | Sequence[float] | WeightFunction) -> Policy:
     """Converts the option `mixing` to a policy.
 
@@ -49,7 +53,7 @@ def as_policy(mixing: Policy | str | Mapping[str, float] | Sequence[float] | Wei
     if isinstance(mixing, Policy):
         return mixing
     if isinstance(mixing, str):
-        return Safeguard(MarginalValue()) if mixing == AUTO else choose(mixing, policy_classes(), "mixing", "policy")
+        return choose(mixing, {AUTO: _auto, **policy_classes()}, "mixing", "policy")
     if isinstance(mixing, Mapping | np.ndarray) or (isinstance(mixing, Sequence) and not isinstance(mixing, bytes)):
         return Fixed(mixing)  # type: ignore[arg-type]  # an array is a sequence of weights here
     refuse_class(mixing, Policy, "mixing")

@@ -15,6 +15,7 @@ from mixer.mixture.stream import Stream
 from mixer.mixture.streams import read_from
 from mixer.models.heads import tasks_of
 from mixer.models.inputs import TASK
+from mixer.models.labels import LABEL_COLUMNS, needs_labels
 from mixer.run import hf_compat
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.random_state import seeded
@@ -184,6 +185,38 @@ class StreamSamples:
     def trial_batch_like(self, stream: Stream | None, sample: Any) -> Mapping[str, Any] | None:
         """Makes a micro-batch of one sample, as of a stream; `None` if that fails."""
         return self.trial_batch(-1 if stream is None else self.streams.index(stream), sample)
+
+    def check_not_raw(
+        self, called: str, dataset: Any, stream: Stream | None, sample: Any, inputs: Mapping[str, Any] | None
+    ) -> None:
+        """Refuses a data set of which nothing but labels would reach the model, such as one of raw texts.
+
+        Args:
+            called: What the data set is called.
+            dataset: The data set, before any column was removed.
+            stream: The stream that it is treated like.
+            sample: One of its samples.
+            inputs: The micro-batch of the sample; `None` if it could not be made.
+
+        Raises:
+            ValueError: With the columns and the way out.
+        """
+        collator = getattr(stream, "data_collator", None) or self.data_collator
+        # A user's collator that fails on one sample may succeed on several.
+        is_sure = inputs is not None or (isinstance(sample, Mapping) and goes_by_first(collator))
+        if not is_sure or not needs_labels(self.trainer.model):
+            return
+        known, taken = sample if inputs is None else inputs, self.taken_columns
+        names = [name for name in known if inputs is not None or taken is None or name in taken]
+        found = [name for name in names if not isinstance(known[name], str)]
+        if not set(found) - {TASK, "labels", *LABEL_COLUMNS}:
+            columns = getattr(dataset, "column_names", None) or list(known)
+            text = (
+                f"{called}: of its columns {columns} nothing reaches the model but {found}. Texts have to be "
+                "tokenized, as in dataset.map(lambda row: tokenizer(row['text'], truncation=True)), or by the stream's "
+                "preprocess or data_collator."
+            )
+            raise InvalidValueError(text, option="columns", stream=None if stream is None else stream.name)
 
 
 @contextlib.contextmanager

@@ -110,6 +110,9 @@ class Resuming:
         if checkpoint is not None:
             progress = self._restore(checkpoint, new_parts) if has_records else take_over(self._basis, checkpoint)
             self._loop.resume(progress, self._start.has_ended)
+            if self._trainer.is_world_process_zero():
+                clock = run.mixing.clock
+                logger.warning("Resumed from %s (step %d of %d).", checkpoint, clock.step, clock.max_steps)
         self._ranks.run_on_all(partial(self._checkpoints.begin_run, checkpoint))
         self._ranks.run_on_all(partial(self._begin_ledger, progress if has_records else None, describe()))
         run.recorder = Recorder(run.mixing, run.ledger, self._plan.reads_losses_at_once)

@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from mixer.utils.errors import InvalidValueError, wrong_type
@@ -10,12 +10,12 @@ from mixer.utils.errors import InvalidValueError, wrong_type
 Rule = TypeVar("Rule")
 
 
-def choose(name: str, classes: Mapping[str, type[Rule]], option: str, kind: str) -> Rule:
+def choose(name: str, classes: Mapping[str, Callable[..., Rule]], option: str, kind: str) -> Rule:
     """Builds a rule by name; case, `_` and `-` do not matter.
 
     Args:
         name: The name.
-        classes: Classes by name.
+        classes: Classes, or functions that build a rule, by name.
         option: The user's option, for errors.
         kind: A word for such a rule, for errors.
 
@@ -26,23 +26,22 @@ def choose(name: str, classes: Mapping[str, type[Rule]], option: str, kind: str)
         ValueError: If the name is unknown, or the rule needs arguments.
     """
     key = name.replace("_", "").replace("-", "").lower()
-    by_key = {known.lower(): rule for known, rule in classes.items()}
+    by_key = {known.lower(): known for known in classes}
     if key not in by_key:
         near = difflib.get_close_matches(key, by_key, n=1)
-        hint = f" Did you mean {by_key[near[0]].__name__!r}?" if near else ""
+        hint = f" Did you mean {by_key[near[0]]!r}?" if near else ""
         raise InvalidValueError(
             f"{option}: no {kind} is called {name!r}.{hint} There are {', '.join(classes)}.", option=option
         )
-    rule = by_key[key]
+    known = by_key[key]
+    rule = classes[known]
     required = [
         parameter.name
         for parameter in inspect.signature(rule).parameters.values()
         if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
     ]
     if required:
-        raise InvalidValueError(
-            f"{option}: {rule.__name__} needs {required}; give an instance: {rule.__name__}(...).", option=option
-        )
+        raise InvalidValueError(f"{option}: {known} needs {required}; give an instance: {known}(...).", option=option)
     return rule()
 
 

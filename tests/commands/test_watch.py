@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from mixer.checkpoint.lock import FolderLock
 from mixer.tools.cli.watch import place_of
 from mixer.tools.records.run import Run
+from tests.mixer.checkpoint.test_folder_lock import held_elsewhere
 from tests.mixer.ledger.writing import begin, write
 
 
@@ -55,3 +57,15 @@ def test_the_time_left_is_by_that_since_the_run_began_or_resumed(tmp_path: Path)
     written_at("ledger.json", 2e9)
     written_at("clock/tail-*", 2e9 + 50)
     assert place_of(Run(tmp_path))["seconds_left"] == pytest.approx(100.0)  # a step a second since it goes on
+
+
+def test_a_killed_run_has_ended_without_finishing(tmp_path: Path) -> None:
+    begin(tmp_path, 2, 50).flush()
+    with held_elsewhere(tmp_path):
+        assert place_of(Run(tmp_path))["state"] == "running"
+    place = place_of(Run(tmp_path))
+    assert (place["state"], place["seconds_left"]) == ("killed", None)
+    lock = FolderLock(tmp_path)  # another run goes on there, in this process
+    lock.acquire()
+    assert place_of(Run(tmp_path))["state"] == "running"
+    lock.release()

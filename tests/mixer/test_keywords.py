@@ -31,3 +31,9 @@ def test_a_misspelt_argument_is_named_with_the_one_that_was_meant(build: Callabl
 def test_the_suggestion_comes_before_the_list_of_all() -> None:
     with pytest.raises(ValueError, match=r"mixing: .*'LosChange'\. Did you mean 'LossChange'\? There are "):
         as_policy("LosChange")
+
+
+def test_auto_is_a_name_like_the_others() -> None:
+    assert type(as_policy("Auto")) is type(as_policy("auto"))
+    with pytest.raises(ValueError, match=r"'aito'\. Did you mean 'auto'\? There are auto, "):
+        as_policy("aito")

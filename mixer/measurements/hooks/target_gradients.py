@@ -106,8 +106,9 @@ class TargetProbe(StepHook):
                 logger.warning(words + "training.", 100.0 * share)
             else:
                 logger.warning(
-                    "No measurement is paid for before step %d, and the run ends at step %d: its mixture does not "
-                    "change. Train longer, with larger batches, or on fewer streams and targets.",
+                    "No measurement is paid for before step %d, and the run ends at step %d: its mixture does not go "
+                    "by what the streams are worth. Train longer, with larger batches, or on fewer streams or "
+                    "targets.",
                     *(first, num_steps),
                 )
 

@@ -106,7 +106,8 @@ class Safeguard(Wrapper):
     def explain(self) -> Terms:
         """Gives how far the policy is followed, why, and the planned passes over streams; see `Policy.explain`."""
         terms = terms_of(self._multipliers.state_dict()) | self._harm.terms
-        return terms | {"followed": self._followed, "planned passes": self._passes, "memory": self._memory.rates}
+        passes = {"planned passes": self._passes, "memory": self._memory.rates}
+        return terms | {"followed": self._followed, "drawn as targets": self._followed * self._anchor, **passes}
 
     def update(self, observation: Observation) -> Decision:
         """Passes on the inner policy's decision, as far as it is followed; see `Policy.update`."""
@@ -118,6 +119,8 @@ class Safeguard(Wrapper):
         self._candidate = shares(np.asarray(decision.weights))
         if observation.step == 1 and self._is_fresh(num_samples):
             self._followed = 1.0
+            words = "All targets are streams: from step 2 on, %.0f %% of each batch is drawn from them, unmeasured yet."
+            _logger.warning(words, 100.0 * self._anchor.sum())
         decision = self._blended(decision, observation)
         weights = shares(np.asarray(decision.weights))
         if decision.additional is None:
@@ -148,6 +151,7 @@ class Safeguard(Wrapper):
         active, lengths = seen.is_active, seen.tokens_per_sample if isinstance(seen, Observation) else None
         anchor = self._share * np.where(active & (self._own > 0.0), self._of_streams(self._importance), 0.0)
         anchor *= planned(passes(anchor * num_samples, self._num_samples), self._memory.rates)
+        self._anchor = anchor
         if not anchor.any():
             return decision
         weights = anchor + max(0.0, 1.0 - anchor.sum()) * shares(np.asarray(decision.weights))

@@ -103,12 +103,12 @@ class Explanation(Result):
         return run.row_of(self.decided_at) if self.decided_at >= run.row_clock["step"][0] else None
 
 
-def explain(run: str | Path, step: int) -> Explanation:
+def explain(run: str | Path, step: int | None = None) -> Explanation:
     """Explains the mixture of a step by the run's ledger.
 
     Args:
         run: The output folder of a trainer.
-        step: Number of the step, from 1.
+        step: Number of the step, from 1; `None` for the last.
 
     Returns:
         The explanation.
@@ -120,7 +120,7 @@ def explain(run: str | Path, step: int) -> Explanation:
         >>> explain("runs/demo/adaptive", 120).weights  # doctest: +SKIP
     """
     recorded = Run(run)
-    return Explanation(recorded, recorded.row_of(step))
+    return Explanation(recorded, len(recorded.row_clock["step"]) - 1 if step is None else recorded.row_of(step))
 
 
 def _size(run: Run, row: int) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from jsonargparse import Namespace
 from mixer.tools.analysis.explanation import explain as explain_step
 from mixer.tools.cli.command import Command, add_json, parser_of_run
 from mixer.tools.console import print_json
-from mixer.tools.records.run import Run
 from mixer.utils.text import print_lines
 
 
@@ -16,13 +15,10 @@ def explain() -> Command:
         "the losses of the step before, the terms of the policy's decision, the changes that wrappers made, "
         "the active streams, how shares became counts, and the batch size."
     )
-    parser.add_argument("--step", type=int, metavar="N", help="Number of the step, from 1.")
+    parser.add_argument("--step", type=int, metavar="N", help="Number of the step, from 1; the last by default.")
     add_json(parser)
 
     def run(config: Namespace) -> None:
-        if config.step is None:
-            held = Run(config.run).held_steps
-            raise ValueError(f"give --step N: the ledger of {config.run} holds the steps {held}.")
         explanation = explain_step(config.run, config.step)
         if config.json:
             print_json(explanation.as_data())

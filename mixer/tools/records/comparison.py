@@ -118,7 +118,8 @@ def judged_apart(rows_by_run: Mapping[str, Mapping[str, int]]) -> str:
     if not parts:
         return ""
     rows = "; ".join(first_of(parts))
-    return f"They were evaluated on different rows: {rows}. Set the objective's development_share in all."
+    call = f"Objective({list(sets)}, development_share=0.25)"
+    return f"They were evaluated on different rows: {rows}. Set the objective's development_share in all: {call}."
 
 
 def _of_rewards(run: Run) -> Run:

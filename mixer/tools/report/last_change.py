@@ -7,6 +7,7 @@ import pandas as pd
 
 from mixer.ledger.decisions import Level, levels_in
 from mixer.tools.records.run import Run
+from mixer.utils.text import first_of, listed
 
 # What terms of policies say of a stream; others are told by their names.
 _SAID = {
@@ -18,7 +19,9 @@ _SAID = {
 }
 _LEAST_CHANGE = 0.0005  # of a share
 _LEAST_CHANGED = 0.01  # by a wrapper
-_NOT_SAID = ("weights", "own weight", "mean weight", "kept weight")
+_THIN = 0.5  # of the scores' differences, that noise does not explain
+_AS_TARGETS = "drawn as targets"  # a term of `Safeguard`
+_NOT_SAID = ("memory", "weights", "own weight", "mean weight", "kept weight")
 
 
 def last_decision(run: Run) -> str:
@@ -50,14 +53,24 @@ def last_change(weights: pd.DataFrame, levels: Sequence[Level], unit: str, objec
     if change.max() >= _LEAST_CHANGE:
         begins = f"{name} {before[name]:.1%} → {after[name]:.1%} of the {unit}"
     else:
-        begins = f"{name} has the largest share, {after[name]:.1%} of the {unit}, "
-        begins += "as at the start" if before.isna().all() else "as before"
-    parts = [reason for reason in (_reason(name, levels, objective), _wrapped(name, after[name], levels)) if reason]
+        is_largest = after.max() - after.min() >= _LEAST_CHANGE
+        begins = f"{name} has the largest share" if is_largest else f"All {len(after)} streams have the same share"
+        begins += f", {after[name]:.1%} of the {unit}, {'as at the start' if before.isna().all() else 'as before'}"
+    is_known = change.max() >= _LEAST_CHANGE
+    reason = _reason(name, levels, objective, float(after[name] - before[name]) if is_known else 0.0)
+    parts = [text for text in (reason, _wrapped(name, after[name], levels)) if text]
     return f"{begins}: {'. '.join(parts)}." if parts else f"{begins}."
 
 
-def _reason(name: str, levels: Sequence[Level], objective: str) -> str:
-    """Says what the innermost policy saw of a stream, beside the others; empty if it has no such term."""
+def _reason(name: str, levels: Sequence[Level], objective: str, change: float) -> str:
+    """Says what the innermost policy saw of a stream, beside the others; empty if it has no such term.
+
+    Args:
+        name: The stream.
+        levels: See `last_change`.
+        objective: See `last_change`.
+        change: Of its share, 0 if none has changed.
+    """
     if not levels or name not in levels[0].names:
         return ""
     inner, place = levels[0], levels[0].names.index(name)
@@ -66,7 +79,9 @@ def _reason(name: str, levels: Sequence[Level], objective: str) -> str:
         for key, term in inner.terms.items()
         if np.shape(term) == (len(inner.names),) and key not in _NOT_SAID
     }
-    terms = {key: term for key, term in terms.items() if np.isfinite(term[place])}
+    if any(key in _SAID and np.isnan(term).all() for key, term in terms.items()):
+        return "nothing is measured yet"
+    terms = {key: term for key, term in terms.items() if np.isfinite(term[place]) and np.nanmax(term) > np.nanmin(term)}
     key = next((key for key in _SAID if key in terms), next(iter(terms), None))
     if key is None:
         return ""
@@ -74,7 +89,14 @@ def _reason(name: str, levels: Sequence[Level], objective: str) -> str:
     rank = _ranked(int((known > terms[key][place]).sum()) + 1, len(known))
     goal = f", {objective}," if objective else ""
     said = _SAID.get(key, f"its {key} is the {{rank}}").format(rank=rank, goal=goal)
-    return f"{said} ({key} {terms[key][place]:.3g})"
+    said = f"{said} ({key} {terms[key][place]:.3g})"
+    if key != "scores" or change * (terms[key][place] - known.mean()) >= 0.0:
+        return said
+    trust = float(np.asarray(inner.terms.get("trust", 1.0)).item())
+    if trust >= _THIN:
+        return f"although {said}"
+    thin = f"the evidence is thin (trust {trust:.2g} of 1), so shares return towards those of the start"
+    return f"{thin}, although {said}"
 
 
 def _ranked(place: int, number: int) -> str:
@@ -92,4 +114,10 @@ def _wrapped(name: str, share: float, levels: Sequence[Level]) -> str:
     inner = float(decided[levels[0].names.index(name)] / decided.sum())
     if abs(inner - share) < _LEAST_CHANGED:
         return ""
-    return f"{levels[0].name} alone gives it {inner:.1%}, {levels[-1].name} makes that {share:.1%}"
+    found = f"{levels[0].name} alone gives it {inner:.1%}, {levels[-1].name} makes that {share:.1%}"
+    for level in levels:
+        drawn = dict(zip(level.names, np.nan_to_num(np.ravel(level.terms.get(_AS_TARGETS, []))), strict=False))
+        if names := [target for target, part in drawn.items() if part > 0.0]:
+            targets, part = listed(first_of(names)), sum(drawn.values())
+            return f"{found}, as {part:.0%} of each batch is drawn from the targets ({targets})"
+    return found

@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -126,13 +126,13 @@ def next_of_several(
         seeds = [run.description.get("data_seed") for config in (best, other) for run in config.runs]
         seed = max((seed for seed in seeds if isinstance(seed, int)), default=0) + 1
         for config in (best, other):
-            command = trained(config.runs[0], f"seed-{seed}", f"--training.seed {seed}")
+            command = trained(config.runs[0], f"seed-{seed}", "training.seed", seed)
             found.append((f"To train {config.name} with another seed", command))
     if worse and (objective := best.runs[0].objective) is not None and objective.metric == "loss":
         rows = other.runs[0].evaluations[worse[0]]["loss"]
         bound = max(_LEAST_BOUND, round(float(rows.iloc[-1] / rows.iloc[0]), 3))
-        bounds = shlex.quote(json.dumps({**objective.bounds, worse[0]: bound}))
-        kept = trained(best.runs[0], "bounded", f"--objective.bounds {bounds}")
+        bounds = {**objective.bounds, worse[0]: bound}
+        kept = trained(best.runs[0], "bounded", "objective.bounds", bounds)
         words = f"its loss may end at {bound:g} times that of the first evaluation at most"
         found.append((f"To keep {worse[0]} from getting worse, a bound: {words}", kept))
     if not found and _has_recipe(best.runs[0]):
@@ -144,16 +144,38 @@ def next_of_several(
 def next_of_one(run: Run) -> list[tuple[str, str]]:
     """Gives the command that trains what a run is to be compared with, and what it is for."""
     baseline = "auto" if rule_in_words(run.description.get("mixing")) == "Uniform" else "Uniform"
-    return [("To train a run to compare it with", trained(run, baseline.lower(), f"--mixing {baseline}"))]
+    return [("To train a run to compare it with", trained(run, baseline.lower(), "mixing", baseline))]
 
 
-def trained(run: Run, suffix: str, options: str) -> str:
-    """Gives the command that trains as in a run, but for some options, into a folder beside it."""
-    if not _has_recipe(run):
-        return f"# by the script that trained {run.name}, with {options}"
+def trained(run: Run, suffix: str, option: str, value: Any) -> str:
+    """Gives what trains as in a run, but for an option, into a folder beside it: a command, or a change of its script.
+
+    Args:
+        run: The run.
+        suffix: What the name of the new folder ends with.
+        option: A field of a recipe: `"mixing"`, or one of `training` or `objective`.
+        value: Its value.
+    """
     folder = run.folder if run.folder.name else run.folder.resolve()  # "." has no name to put something behind
-    output = shlex.quote(f"{folder}-{suffix}")
-    return f"mixer train {shlex.quote(str(run.folder))} {options} --training.output_dir {output}"
+    output = f"{folder}-{suffix}"
+    if not _has_recipe(run):
+        return f"# in the script that trained {run.name}: {_in_python(run, output, option, value)}"
+    text = shlex.quote(value if isinstance(value, str) else json.dumps(value))
+    return f"mixer train {shlex.quote(str(run.folder))} --{option} {text} --training.output_dir {shlex.quote(output)}"
+
+
+def _in_python(run: Run, output: str, option: str, value: Any) -> str:
+    place, _, name = option.rpartition(".")
+    own = f", {name}={value!r}" if place == "training" else ""
+    calls = [f"TrainingArguments(output_dir={output!r}{own})"]
+    if place == "objective" and run.objective is not None:
+        importance = run.objective.importance
+        targets = importance if len(set(importance.values())) > 1 else list(importance)
+        others = "" if run.objective.kind == "average" else f", kind={run.objective.kind!r}"
+        calls.append(f"Objective({targets!r}{others}, {name}={value!r})")
+    elif not place:
+        calls.append(f"MixingTrainer({name}={value!r})")
+    return ", ".join(calls)
 
 
 def _has_recipe(run: Run) -> bool:

@@ -86,10 +86,13 @@ def lack_of_labels(
     rows, num_samples = preprocessed(dataset, None if stream is None else stream.preprocess), len(dataset)
     places = drawn_places(num_samples, _MOST_LOOKED_AT, 0).tolist()
     for place in places:  # the first one with a label is enough
-        inputs = None
+        inputs, is_read = None, False
         with try_user_code(f"Sample {place} of {called} cannot be read."):
             sample = rows[place]
             inputs = samples.trial_batch_like(stream, sample)
+            is_read = True
+        if is_read:
+            samples.check_not_raw(called, dataset, stream, sample, inputs)
         if inputs is None:
             return None
         lack = find_lack_of_labels(trainer.model, inputs, dataset, sample)

@@ -313,15 +313,19 @@ def test_a_new_run_in_the_same_folder_supersedes_the_old_checkpoints(tmp_path, w
     assert found.checkpoint is None
     with refused("resume_from_checkpoint"):
         build(tmp_path).train(resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match=r"Beside it are checkpoint-4, .*checkpoint-10, of a run that"):
+        build(tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-11"))
+    assert "Resumed from" not in caplog.text
     assert all("an earlier run" in problem for problem in found.passed_over.values())
     assert_same(go_on(build(tmp_path)), whole("steps")[0])
 
 
-def test_going_on_earlier_or_from_elsewhere_supersedes_what_came_later(tmp_path: Path, whole: Whole) -> None:
+def test_going_on_earlier_or_from_elsewhere_supersedes_what_came_later(tmp_path: Path, whole: Whole, caplog) -> None:
     for name in ("first", "second"):
         build(tmp_path / name).train()
     _kill(tmp_path / "second", "steps", 8, resume=str(tmp_path / "first" / "checkpoint-8"))
     assert newest_complete(tmp_path / "second").checkpoint is None
+    assert "checkpoint-8 (step 8 of 10)" in caplog.text
     assert str(newest_complete(tmp_path / "first").checkpoint).endswith("checkpoint-10")
     # The ledger is cut to step 4: the later checkpoints would leave a gap in it.
     _kill(tmp_path / "first", "steps", 8, resume=str(tmp_path / "first" / "checkpoint-4"))

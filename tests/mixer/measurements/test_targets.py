@@ -289,6 +289,7 @@ def test_a_run_that_pays_for_no_measurement_is_told(tmp_path: Path, caplog: pyte
     policy = Aligned(interval_steps=0)
     train(tmp_path, policy, args={"max_steps": 3})
     assert "No measurement is paid for before step 45, and the run ends at step 3" in caplog.text
+    assert "does not change" not in caplog.text  # a wrapper may change it unmeasured
     assert "% of the work" not in caplog.text
     assert all(seen[Alignment] is None for seen in policy.seen)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from datasets import Dataset
 from torch import Tensor
 from transformers import EarlyStoppingCallback
 
@@ -140,3 +141,13 @@ def test_an_output_folder_that_is_a_file_is_refused(tmp_path: Path, below: str) 
     (tmp_path / "file").write_text("")
     with refused("output_dir"):
         _trainer(tmp_path / "file" / below, Tokens(4, 1, KIND))
+
+
+def test_raw_texts_are_refused_before_the_first_step(tmp_path: Path) -> None:
+    raw, good = Dataset.from_dict({"text": ["good", "bad"], "label": [1, 0]}), Tokens(6, 4, KIND)
+    with refused("columns", stream="raw") as info:
+        _trainer(tmp_path, {"raw": raw})
+    assert "['text', 'label']" in str(info.value)
+    with refused("columns", stream="a") as info:
+        _trainer(tmp_path, {"a": good}, eval_dataset={"raw": raw}, **EVALUATES)
+    assert "eval_dataset['raw']" in str(info.value)

@@ -134,6 +134,13 @@ def test_a_lead_has_a_reason_a_price_and_commands_that_come_next(tmp_path: Path)
         # The first evaluations have a loss of 5; uniform ends at 3.
         f"mixer train {folder} --objective.bounds '{{\"code\": 0.6}}' --training.output_dir {folder}-bounded",
     ]
+    for run in runs:
+        (run.folder / "recipe.yaml").unlink()
+    assert [command.partition(": ")[2] for _, command in answer(runs).commands] == [
+        f"TrainingArguments(output_dir='{folder}-seed-1', seed=1)",
+        f"TrainingArguments(output_dir='{tmp_path / 'uniform'}-seed-1', seed=1)",
+        f"TrainingArguments(output_dir='{folder}-bounded'), Objective(['math'], bounds={{'code': 0.6}})",
+    ]
     assert found.best_first == ["auto", "uniform"]
     assert [*shown_differences(found.differences, ["auto", "uniform"])[0].values()][2:] == ["2.000 (-0.500)", "2.500"]
 
