@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mixer import Budget
+from mixer.schedules import Ramp
 from mixer.tools.analysis.simulate import Simulated, simulate, tokens as counting
 from mixer.tools.analysis.simulate.screen import screen
 from mixer.tools.console import print_json
@@ -66,6 +67,17 @@ def test_a_budget_that_is_not_reached_and_a_stream_without_a_sample(tmp_path: Pa
     assert "c gives no sample at all." in found.warnings
     assert math.isnan(found.streams[2].first_progress)
     assert found.streams[2].last_step == 0
+
+
+def test_the_step_is_said_at_which_a_rate_in_steps_begins_to_fall_where_the_batch_grows(tmp_path: Path) -> None:
+    rate = {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 10}}
+    growing = Ramp(32, 200, initial=4, unit="samples")
+    found = simulate(recipe(tmp_path, budget=Budget(samples=400), batch_size=growing, training=rate))
+    assert "after 90.0% of the run, which would be step 90 of 100" in found.warnings[-1]
+    first = next(
+        step for step, rate in enumerate(found.learning_rates, 1) if step > 2 and rate < max(found.learning_rates)
+    )
+    assert f"Here it is step {first} of {found.steps}." in found.warnings[-1]
 
 
 def test_numbers_of_training_arguments_are_finite(tmp_path: Path) -> None:
