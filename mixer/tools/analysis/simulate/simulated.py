@@ -123,7 +123,7 @@ class Simulated(Result):
         self.warnings = [*self._warnings(), *self._assumptions(parts)]
         if (said := decay_in_words(parts.args, clock)) is not None:
             step = int(np.searchsorted(self.positions, clock.decay_begins())) + 1
-            self.warnings.append(f"{said} Here it is step {step:,} of {self.steps:,}.")
+            self.warnings.append(f"{said} Here that is after step {step:,} of {self.steps:,}.")
 
     def mixture(self, every: float) -> list[MixturePart]:
         """Gives the realised mixture in parts of the run, each with the share `every` of it, in (0, 1]."""
