@@ -12,6 +12,7 @@ from transformers.trainer_utils import SchedulerType
 from transformers.utils import logging
 
 from mixer.measurements import check_requests
+from mixer.mixture.clock import Clock
 from mixer.schedules.base import Schedule
 from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.user_code import library_of
@@ -115,6 +116,26 @@ def decay_step(args: TrainingArguments, scheduler: Any, num_steps: int) -> int:
             option="decay",
         )
     return int(falls[0])
+
+
+def decay_in_words(args: TrainingArguments, clock: Clock) -> str | None:
+    """Says where the learning rate begins to fall if its phases are given in steps, and the run is counted in data.
+
+    Args:
+        args: The training arguments.
+        clock: The clock of the run.
+    """
+    if clock.is_step_based or not any(name.endswith("_steps") for name in args.lr_scheduler_kwargs or {}):
+        return None
+    try:
+        share = clock.decay_begins()
+    except ValueError:  # it does not fall for good
+        return None
+    planned = clock.planned_steps
+    return (
+        f"The learning rate follows the data, not the steps: it begins to fall after {share:.1%} of the run, which "
+        f"would be step {round(share * planned):,} of {planned:,} if all steps were as large as the first."
+    )
 
 
 def follows_metric(scheduler: Any) -> bool:

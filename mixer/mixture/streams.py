@@ -177,9 +177,10 @@ def _check_streams(streams: Sequence[Stream], called: str) -> None:
         )
     if held_out := find_held_out(names):
         raise wrong_value(
-            "name",
-            f"The streams {names} look like the splits of one dataset; mixing them would train on held-out data: "
-            f"{held_out}. Pass the training splits only, or rename the streams if they are sources of their own.",
+            called,
+            f"The streams {held_out} look like held-out splits of a dataset that other streams are splits of, too: "
+            "mixing them would train on held-out data. Pass the training splits only, or rename the streams if they "
+            "are sources of their own.",
         )
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:

@@ -37,6 +37,8 @@ class AdaBatch(ScheduleWithOptions):
         >>> schedule = AdaBatch(every=20, initial=128, maximum=2048)
     """
 
+    positions = ("points", "every")
+
     points: Sequence[float] | None = None
     _: KW_ONLY
     every: float | None = None

@@ -87,6 +87,7 @@ class Schedule(KeepsArguments, HasState, ABC):
     is_constant: bool = False
     is_exact: bool = False
     unit: str | None = None
+    positions: ClassVar[tuple[str, ...]] = ()  # arguments that are positions in a run, or lengths, in the unit
 
     def __init__(
         self,

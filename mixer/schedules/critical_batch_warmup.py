@@ -34,6 +34,8 @@ class CriticalBatchWarmup(ScheduleWithOptions):
         >>> schedule = CriticalBatchWarmup({168e9: 2048, 503e9: 4096}, initial=1024)
     """
 
+    positions = ("sizes",)
+
     sizes: Mapping[float, int] | Sequence[tuple[float, int]]
     _: KW_ONLY
     unit: Unit = "tokens"

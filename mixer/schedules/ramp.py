@@ -31,6 +31,8 @@ class Ramp(ScheduleWithOptions):
         >>> schedule = Ramp(9216, 225e9, initial=2304, granularity=256)
     """
 
+    positions = ("over",)
+
     final: int
     over: float
     _: KW_ONLY

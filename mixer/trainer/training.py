@@ -14,6 +14,7 @@ from mixer.checkpoint.write_errors import explain_write_error, write_error
 from mixer.ledger.progress.bar import replace_progress_bars
 from mixer.loading.batching import Splitting
 from mixer.loading.build import assemble
+from mixer.loading.learning_rate import decay_in_words
 from mixer.loading.loader import MixingLoader
 from mixer.trainer.failures import reporting_to_all_ranks
 from mixer.trainer.hyperparameter_search import PrunedElsewhere
@@ -81,6 +82,9 @@ class Training:
             self._parts.start.chosen(requested, trial) as checkpoint,
             self._parts.loop.ending_by_signals(),
         ):
+            said = None if checkpoint else decay_in_words(training_args, self._run.mixing.clock)
+            if said is not None and training_args.process_index == 0:
+                logger.warning(said)
             with _naming_shapes(checkpoint):
                 result = train(checkpoint, *args, **kwargs)
             self._finish()

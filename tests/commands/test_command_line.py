@@ -221,4 +221,5 @@ def test_a_field_is_explained_by_its_place_its_name_or_the_name_of_a_class(print
     assert "PiKE" in printed("help", "mixing")
     assert printed("help", "watch").startswith("usage: mixer watch")
     assert "Did you mean 'learning_rate'?" in refused("help", "lerning_rate")
+    assert "Did you mean 'evaluation'?" in refused("help", "eval_dataset")
     assert "a command whose first argument is a recipe" in refused("schema", "watch")

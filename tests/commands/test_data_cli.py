@@ -17,7 +17,7 @@ from mixer.tools.cli.entry import main
 from mixer.tools.recipe.fields import check_fields
 from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.recipe.recipe_files import differences
-from tests.commands.recipes import LLAMA, RECIPE, ROOT, Runs
+from tests.commands.recipes import LLAMA, RECIPE, ROOT, Runs, write_recipe
 from tests.mixer.tools.recipe.small_tokenizers import byte_level
 
 ONCE = {"max_steps": 3, "eval_steps": 3, "eval_on_start": False}
@@ -151,3 +151,19 @@ def test_the_recipe_of_the_page_trains_and_its_python_runs(tmp_path, monkeypatch
     assert capsys.readouterr().out == "2<|endoftext|>\n"
     for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL):
         check_fields(Recipe, yaml.safe_load(block))
+
+
+def never(**_: object) -> None:
+    """Fails: streams are built after the evaluation sets."""
+    raise RuntimeError
+
+
+def test_evaluation_sets_without_a_file_are_refused_before_streams_are_built(tmp_path, refused) -> None:
+    streams = {"a": {"factory": f"{__name__}.never"}}
+    recipe = write_recipe(tmp_path, mixing=None, streams=streams, evaluation={"held": {"data": {"path": "none.jsonl"}}})
+    assert "none.jsonl" in refused("train", recipe)
+    odd = tmp_path / "below" / "rows.odd"
+    odd.parent.mkdir()
+    odd.write_text("")
+    recipe = write_recipe(tmp_path, mixing=None, streams=streams, evaluation={"held": {"data": {"path": str(odd)}}})
+    assert str(odd) in refused("train", recipe)

@@ -13,6 +13,8 @@ from mixer.tools.analysis.fit import Constraints, fit_mixture
 from mixer.tools.analysis.search.search_plan import NEAR, PRIOR, ShortRun, first_runs, to_check
 from mixer.tools.analysis.search.verdict import Evidence, noise_of
 from mixer.tools.cli.entry import main
+from mixer.tools.cli.search import search_again
+from mixer.tools.records.run import Run
 from tests.commands.recipes import NO_EVALUATION, RECIPE, Runs, write_recipe
 
 TRAINING = {**NO_EVALUATION, "max_steps": 40, "learning_rate": 0.03, "warmup_steps": 4}
@@ -117,6 +119,27 @@ def test_recipes_for_a_cluster_are_proposed_and_their_results_read_back(tmp_path
     assert document["weights"]["python"] <= 0.7
     assert [Path(path).is_file() for path in document["recipes"]] == [True, True]
     assert "--propose" in refused(*small, "--propose", "4")
+
+
+def test_short_runs_of_a_growing_batch_take_their_share_of_the_tokens(tmp_path, printed) -> None:
+    ramp = {"class_path": "Ramp", "init_args": {"final": 30, "over": 1600, "initial": 4}}
+    training = {**NO_EVALUATION, "max_steps": -1, "learning_rate": 0.03}
+    recipe = write_recipe(tmp_path, training, mixing=None, objective=["cpp"], batch_size=ramp, budget={"tokens": 3200})
+    document = json.loads(printed("headroom", recipe, "--share", "0.25", "--json"))
+    folder = next(path.parent for path in tmp_path.rglob("ledger") if "more_cpp" in str(path))
+    run = Run(folder)
+    share = document["steps"] / 50  # of the steps at the first batch size, a whole number
+    tokens = run.clock["tokens"].iloc[-1]
+    assert share * 3200 <= tokens < share * 3200 + 30 * 16
+    assert run.clock["batch_size"].max() == 30
+    assert run.evaluations["cpp"]["step"].tolist() == [run.clock["step"].iloc[-1]]
+
+
+@pytest.mark.parametrize("given", [["--share", "0.2"], ["--share=0.2"], ["--json", "--runs", "3"], []])
+def test_the_command_that_goes_on_has_the_options_of_this_one(given: list[str]) -> None:
+    words = ["my recipe.yaml", *given, "--training.output_dir", "runs/head"]
+    expected = "mixer search 'my recipe.yaml' --training.output_dir runs/head --share 0.2 --runs 16"
+    assert search_again(words, 0.2, 16) == expected
 
 
 SWARM = ["--to", "swarm", "--propose"]

@@ -2,7 +2,7 @@
 
 import re
 from argparse import Action
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -39,6 +39,7 @@ class RecipeParser(ArgumentParser):
     """Parses recipes, writes them without the values of `storage_options`, and has a help without their fields."""
 
     groups_of_fields: Any = ()
+    words: Sequence[str] = ()  # what the user gave, from the recipe on
 
     def format_help(self, *arguments: Any, **options: Any) -> str:
         """Writes the help; fields of recipes have one of their own, `mixer help`."""

@@ -22,7 +22,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from mixer.distributed.ending import end_together, import_early
 from mixer.distributed.signals import RunInterrupted, RunTerminated
-from mixer.tools.cli.command import Command
+from mixer.tools.cli.command import Command, RecipeParser
 from mixer.tools.cli.early_help import early_help
 from mixer.tools.cli.registry import WITH_RECIPE, command_names, entry_of, load_command, summaries
 from mixer.tools.recipe.early_names import check_names
@@ -113,6 +113,8 @@ def _run_command(loaded: Command, name: str, rest: list[str]) -> int | None:
         given = given_in(recipe_class, _with_recipe(rest), loaded.parser._option_string_actions)  # noqa: SLF001 argparse
         command = _for_trainer(loaded, recipe_class, given.fields.get("trainer"))
         command.parser.prog = f"mixer {name}"
+        if isinstance(command.parser, RecipeParser):
+            command.parser.words = rest
         return command.run(_parsed(command.parser, command.recipe_class or recipe_class, given))
 
 

@@ -28,6 +28,9 @@ _TYPES = {
     "object": "mapping",
 }
 
+# Arguments of the trainer that recipes call otherwise.
+_OF_THE_TRAINER = {"eval_dataset": "evaluation", "train_dataset": "streams"}
+
 Schema = Mapping[str, Any]
 Path = tuple[str, ...]
 
@@ -87,7 +90,8 @@ def _find(recipe_class: type, name: str) -> dict[str, dict[str, Any]]:
             return {".".join(path): _explained(schema, node) for path, node in shown}
     known = sorted({word for path, _ in places for word in (path[-1], ".".join(path))})
     text = (
-        f"There is no field {name!r}.{did_you_mean(name, known)} mixer help lists those of a recipe, and mixer policies"
+        f"There is no field {name!r}.{did_you_mean(_OF_THE_TRAINER.get(name, name), known)} mixer help lists those of "
+        "a recipe, and mixer policies"
     )
     raise wrong_value("FIELD", f"{text} and mixer schedules list the rules.", found=name)
 

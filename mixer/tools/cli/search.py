@@ -1,6 +1,7 @@
 """`mixer search RECIPE.yaml`, and `mixer headroom`, its short form: the best mixture by short runs."""
 
 import math
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -93,6 +94,7 @@ def _run(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
         raise InvalidValueError.about("--propose", "says how many recipes to write and --to where: give both or none.")
     with only_json(own.json):
         found = _Search(Trials(parser, config, own.share), own, str(config.recipe[0]) if config.recipe else "")
+        found.words = getattr(parser, "words", ()) or [found.recipe]
         document = found.offline() if own.propose or own.results else found.online()
     if own.json:
         print_json(document)
@@ -111,6 +113,7 @@ class _Search:
 
     def __init__(self, trials: Trials, options: Namespace, recipe: str):
         self.trials, self.options, self.recipe = trials, options, recipe
+        self.words: Sequence[str] = [recipe]  # what the user gave, from the recipe on
         self.done: list[tuple[ShortRun, float]] = []
         self.fitted: FittedMixture | None = None
         self.evidence: Evidence | None = None
@@ -141,8 +144,10 @@ class _Search:
         """Says before the runs what they are, and what they cost."""
         trials = self.trials
         longer = trials.longer(ShortRun(BEST, first.weights))
-        where = "on a further seed" if longer.times == 1 else f"of {trials.steps_of(longer)} steps"
-        length = f"{trials.steps} steps of {trials.batch_size:g} samples"
+        where = (
+            "on a further seed" if longer.times == 1 else f"of {trials.steps_of(longer) / trials.steps:.3g} times that"
+        )
+        length = trials.length(trials.steps)
         _say(f"Your weights, which the recipe starts with: {first.weights}.")
         _say(f"Up to {self.at_most} runs of {length}, two more to check, and two {where} to confirm a gain, if any.")
         for note in trials.notes:
@@ -200,9 +205,7 @@ class _Search:
             weights = {"weights": named(self.streams, self.fitted.shares)}
         if options.propose:
             recipes = [self.trials.write(run, Path(options.to)) for run in self._proposed(options.propose)]
-            _say(
-                f"{len(recipes)} runs of {self.trials.steps} steps of {self.trials.batch_size:g} samples are proposed."
-            )
+            _say(f"{len(recipes)} runs of {self.trials.length(self.trials.steps)} are proposed.")
         return self._document() | weights | {"recipes": [str(path) for path in recipes]}
 
     def _proposed(self, count: int) -> list[ShortRun]:
@@ -252,7 +255,7 @@ class _Search:
         if self.evidence is None:
             return []
         more = max(_MORE_RUNS, 2 * len(self.done))
-        going_on = f"mixer search {self.recipe} --share {self.options.share:g} --runs {more}"
+        going_on = search_again(self.words, self.options.share, more)
         longer = self.trials.steps_of(self.trials.longer(ShortRun(BEST, {})))
         found = [answer(self.evidence, going_on), *reasons(self.evidence, self.trials.steps, longer)]
         if self.evidence.verdict == "gain" and not self.trials.limits:
@@ -271,6 +274,26 @@ class _Search:
                 all_runs, longer = seconds * (self.at_most + 2), seconds * 2 * times_longer
                 _say(f"All take about {all_runs:.0f} s at this rate, those that confirm about {longer:.0f} s.")
         return self._values([value for _, value in self.done[start:]])
+
+
+def search_again(words: Sequence[str], share: float, runs: int) -> str:
+    """Gives the command that goes on with a search, with what the user gave of the recipe and the mixtures.
+
+    Args:
+        words: The words of the command, from the recipe on.
+        share: Length of the runs.
+        runs: Number of runs.
+    """
+    kept, is_value = list[str](), False
+    for word in words:
+        option, _, value = word.partition("=")
+        if option in ("--share", "--runs"):
+            is_value = not value
+        elif word != "--json" and not is_value:
+            kept.append(word)
+        else:
+            is_value = False
+    return f"mixer search {shlex.join(kept)} --share {share:g} --runs {runs}"
 
 
 def _say(sentence: str) -> None:

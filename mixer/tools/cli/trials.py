@@ -16,7 +16,14 @@ from mixer.mixture.streams import describe
 from mixer.tools.analysis.fit import Constraints, FittedMixture
 from mixer.tools.analysis.fit.runs import RecordedRuns, fit_runs, objective_of
 from mixer.tools.analysis.search.search_plan import PRIOR, ShortRun
-from mixer.tools.analysis.search.short_recipe import shorten, varied, weights_in, with_weights
+from mixer.tools.analysis.search.short_recipe import (
+    limits_in_data,
+    shorten,
+    shorten_schedule,
+    varied,
+    weights_in,
+    with_weights,
+)
 from mixer.tools.analysis.short_runs import RECIPE_FILE, finish
 from mixer.tools.cli.command import build_recipe
 from mixer.tools.recipe.recipe import Recipe
@@ -39,7 +46,7 @@ class Trials:
         share: Their length, as a share of the recipe's.
 
     Attributes:
-        steps: Steps of a run.
+        steps: Steps of a run, as planned at the first batch size.
         batch_size: Samples of a step.
         weights: The weights that the recipe starts with, of the streams whose weights are varied.
         unit: Their unit.
@@ -57,6 +64,7 @@ class Trials:
         trainer = build_recipe(Recipe, parser, config.clone()).build_parts(has_weights=False).trainer
         clock, policy = trainer.mixing.clock, trainer.mixing.policy
         self._streams, self._policy, self._max_steps = trainer.streams, policy, clock.max_steps
+        self._schedule, self._limits = trainer.mixing.schedule, limits_in_data(clock, trainer.streams)
         self.steps = min(max(_LEAST_STEPS, round(share * clock.max_steps)), clock.max_steps)
         self.batch_size, self._share = clock.batch_size, share
         found = varied(policy, trainer.mixing.weights)
@@ -70,7 +78,7 @@ class Trials:
             raise InvalidValueError.about("objective", f"{text} Leave out the bounds or the metric.")
         root = Path(str(config.training.output_dir or "trainer_output"))
         self._folder = root / "search"
-        self.notes = shorten(config.clone(), trainer.streams, policy, self.steps, clock.max_steps)
+        self.notes = self._shorten(config.clone(), self.steps)
         if found.limits:
             self.notes.append(f"In force in these runs as in the recipe: {', '.join(found.limits)}.")
         if found.others:
@@ -146,11 +154,25 @@ class Trials:
         """Fits finished runs by the weights that they were asked for."""
         return _fitted([self.folder_of(run) for run in runs], [run.weights for run in runs], constraints)
 
+    def length(self, steps: int) -> str:
+        """Says how long a run of so many planned steps is: in data if the recipe's is counted in data."""
+        planned = f"{steps} steps of {self.batch_size:g} samples"
+        if self._limits is None:
+            return planned
+        config = self._config.clone()
+        self._shorten(config, steps)
+        limits = [f"{limit:,} {unit}" for unit, limit in vars(config.budget or Namespace()).items()]
+        return f"{' or '.join(limits) or 'the amounts of the streams'} ({planned}, if all were as large as the first)"
+
+    def _shorten(self, config: Any, steps: int) -> list[str]:
+        shorten_schedule(config.batch_size, self._schedule, steps / self._max_steps)
+        return shorten(config, self._streams, self._policy, steps, self._max_steps, self._limits)
+
     def _yaml(self, run: ShortRun, folder: Path) -> str:
         """Gives the recipe of a run, credentials too."""
         config: Any = self._config.clone()
         training = config.training
-        shorten(config, self._streams, self._policy, self.steps_of(run), self._max_steps)
+        self._shorten(config, self.steps_of(run))
         training.output_dir, training.seed = str(folder), training.seed + run.seed_offset
         has_rhythm = training.eval_steps < self.steps_of(run)  # a policy that goes by evaluations
         training.eval_on_start = run.name == PRIOR or (has_rhythm and training.eval_on_start)

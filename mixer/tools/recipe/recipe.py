@@ -267,8 +267,10 @@ class Recipe:
         """
         tokenizer = self.load_tokenizer()
         set_seed(self.training.seed)
-        built = self.build_streams(tokenizer)
-        return BuiltData(tokenizer, built, self.build_sets("evaluation", self.evaluation, tokenizer))
+        # First, as they are small: what is wrong with them is said before the streams are tokenized.
+        evaluation = self.build_sets("evaluation", self.evaluation, tokenizer)
+        set_seed(self.training.seed)
+        return BuiltData(tokenizer, self.build_streams(tokenizer), evaluation)
 
     def build_streams(self, tokenizer: Any) -> dict[str, BuiltStream]:
         """Builds the streams by name, on the first process of each machine before the others, which find its files.

@@ -62,8 +62,8 @@ def answer(runs: Sequence[Run]) -> Answer:
         course = [unknown(runs)]
         if measure:
             course = [*_course(runs[0], objective, measure), *_accuracy(runs[0], objective)]
-        own = [*course, *_mixed(runs[0], objective), *risen, *bounds]
-        return Answer(own, has_price=bool(risen or bounds), commands=next_of_one(runs[0]))
+        own = [*course, *_mixed(runs[0], objective), *_in_words(runs[0], risen), *bounds]
+        return Answer(own, has_price=bool(risen or bounds), commands=next_of_one(runs[0], risen))
     found = configurations(runs)
     by_stream = differences(found, objective) if len(found) > 1 else pd.DataFrame()
     best_first = ranked(found, measure)
@@ -88,11 +88,15 @@ def _risen(run: Run, objective: Objective | None) -> list[str]:
     """Names the sets without a target or a bound whose loss ended above that of the first evaluation."""
     judged = () if objective is None else objective.names
     first, last = run.losses(0), run.losses()
-    texts = [
-        f"{name} ({first[name]:.3f} → {last[name]:.3f})"
-        for name in last
-        if name not in judged and last[name] - first[name] > WORSE * abs(first[name])
-    ]
+    return [name for name in last if name not in judged and last[name] - first[name] > WORSE * abs(first[name])]
+
+
+def _in_words(run: Run, risen: Sequence[str]) -> list[str]:
+    first, last = run.losses(0), run.losses()
+    texts = []
+    for name in risen:
+        change = f", {last[name] / first[name] - 1.0:+.1%}" if first[name] > 0.0 else ""
+        texts.append(f"{name} ({first[name]:.3f} → {last[name]:.3f}{change})")
     begins = "Trade-off: the loss ended higher than at the first evaluation on"
     return [f"{begins} {listed(first_of(texts, 8))}."] if texts else []
 

@@ -18,6 +18,7 @@ WORSE = 0.005  # a loss is worth a word from this relative difference on
 _LEAST_MOVED = 0.005  # of a share
 _LONGER = 1.1
 _LEAST_BOUND = 0.5  # of `Objective`
+_BOUND = 1.02  # on a loss that rose, of the first one
 _PARTS = ("load_seconds", "train_seconds", "probe_seconds")
 
 
@@ -141,10 +142,22 @@ def next_of_several(
     return found
 
 
-def next_of_one(run: Run) -> list[tuple[str, str]]:
-    """Gives the command that trains what a run is to be compared with, and what it is for."""
+def next_of_one(run: Run, risen: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Gives the commands that come next, each with its purpose: a bound on what got worse, a run to compare with.
+
+    Args:
+        run: The run.
+        risen: Evaluation sets whose losses ended above their first ones.
+    """
+    found = []
+    if risen and (objective := run.objective) is not None and objective.metric == "loss":
+        bounds = {**objective.bounds, **dict.fromkeys(risen, _BOUND)}
+        words = f"{listed(first_of(list(risen), 4))} may end at {_BOUND:g} times the first loss"
+        kept = trained(run, "bounded", "objective.bounds", bounds)
+        found.append((f"To learn without that rise, a bound, which auto keeps: {words} (without_forgetting.md)", kept))
     baseline = "auto" if rule_in_words(run.description.get("mixing")) == "Uniform" else "Uniform"
-    return [("To train a run to compare it with", trained(run, baseline.lower(), "mixing", baseline))]
+    compared = trained(run, baseline.lower(), "mixing", baseline)
+    return [*found, ("To train a run to compare it with", compared)]
 
 
 def trained(run: Run, suffix: str, option: str, value: Any) -> str:

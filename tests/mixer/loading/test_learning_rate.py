@@ -1,5 +1,6 @@
 """The moment at which the learning rate begins to fall, by hand from each schedule's formula."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,9 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR, StepLR
 from transformers import TrainingArguments
 
-from mixer.loading.learning_rate import decay_step
+from mixer import Budget
+from mixer.loading.learning_rate import decay_in_words, decay_step
+from mixer.mixture.clock import Clock
 from tests.refusals import refused
 
 
@@ -36,3 +39,17 @@ def test_of_a_schedule_of_the_users_own(tmp_path: Path) -> None:
     assert decay_step(args, LambdaLR(optimizer, lambda step: 1.0 if step <= 9 else 0.5), 20) == 9
     with refused("decay"):
         decay_step(args, StepLR(optimizer, 5), 20)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "is_constant", "said"),
+    [({"num_decay_steps": 20}, False, "90.0% of the run"), ({"num_decay_steps": 20}, True, None), ({}, False, None)],
+)
+def test_a_decay_in_steps_of_a_run_in_data_is_said_as_a_share(
+    kwargs: dict[str, int], is_constant: bool, said: str | None
+) -> None:
+    kind = "warmup_stable_decay" if kwargs else "cosine"
+    args = TrainingArguments("out", lr_scheduler_type=kind, lr_scheduler_kwargs=kwargs, use_cpu=True)
+    clock = Clock(8, 1600, Budget(epochs=1), is_constant=is_constant, decay_step=partial(decay_step, args, None))
+    found = decay_in_words(args, clock)
+    assert found is None if said is None else said in str(found)

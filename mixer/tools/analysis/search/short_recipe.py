@@ -1,18 +1,26 @@
 """Short runs of a recipe: the passes and the limits of the whole run, with fixed weights."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jsonargparse import Namespace
+
 from mixer.measurements import EvaluationLoss, asked
+from mixer.mixture.clock import Clock
+from mixer.mixture.resolve import amounts_of
 from mixer.mixture.stream import Stream
 from mixer.policies.contract import Policy, Unit
 from mixer.policies.shared.wrapper import Wrapper
+from mixer.schedules import Schedule
 from mixer.utils.recorded_arguments import as_data
 from mixer.utils.text import listed, safe_name
 
 _AMOUNTS = ("max_samples", "max_tokens", "max_labels")
 _NUM_EVALUATIONS = 10  # of a run whose recipe has no number of steps between them
+_NEVER = 10**9  # steps; the Trainer evaluates at the end of a run anyway
+_COUNTED = ("samples", "tokens", "labels", "steps")  # units of a schedule's positions that grow with the run
 
 
 @dataclass(frozen=True)
@@ -89,12 +97,19 @@ def _inside(policy: Policy) -> Any:
     return policy.wrapped() if policy.limits_mixture or isinstance(policy, Wrapper) else None
 
 
-def shorten(config: Any, streams: Sequence[Stream], policy: Policy, steps: int, max_steps: int) -> list[str]:
+def shorten(
+    config: Any,
+    streams: Sequence[Stream],
+    policy: Policy,
+    steps: int,
+    max_steps: int,
+    budget: Mapping[str, int] | None = None,
+) -> list[str]:
     """Makes a recipe's run shorter: each source keeps that share of its rows, so that it is repeated as often.
 
     Rows are drawn alike in all runs, before the shuffling, and evaluation and development rows are whole. What a recipe
-    counts over the run is cut too: warm-up, phases of the learning rate, the streams' amounts, the steps between
-    evaluations if a policy goes by them. What it counts by progress, such as `enters_at`, stays as it is.
+    counts over the run is cut too: warm-up, phases of the learning rate and of the batch size, the streams' amounts,
+    the steps between evaluations if a policy goes by them. What it counts by progress, such as `enters_at`, stays.
 
     Args:
         config: The recipe's fields; changed.
@@ -102,19 +117,76 @@ def shorten(config: Any, streams: Sequence[Stream], policy: Policy, steps: int, 
         policy: The recipe's policy, after its start.
         steps: Steps of the short run.
         max_steps: Steps of the whole run.
+        budget: The whole run's limits by unit, see `limits_in_data`; `None` counts both runs in steps.
 
     Returns:
         What is not as in the whole run, in sentences.
     """
     share = steps / max_steps
     _shorten_training(config.training, share, steps, _evaluates(policy))
-    config.budget = config.training.budget_samples = config.training.budget_tokens = None
+    if budget is not None:
+        config.training.max_steps = -1
+        config.training.eval_steps = config.training.eval_steps if _evaluates(policy) else _NEVER
+    config.training.budget_samples = config.training.budget_tokens = None
+    config.budget = Namespace({unit: _cut(limit, share) for unit, limit in budget.items()}) if budget else None
     by_name = {stream.name: stream for stream in streams}
     for name, own in config.streams.items():
         own["rows_share"] = own["rows_share"] * (share if _has_rows(own, by_name.get(safe_name(name))) else 1.0)
         for amount in _AMOUNTS:
-            own[amount] = None if own[amount] is None else max(1, round(share * own[amount]))
+            own[amount] = None if own[amount] is None else _cut(own[amount], share)
     return _differences(streams, share)
+
+
+def _cut(amount: int, share: float) -> int:
+    return max(1, round(share * amount))
+
+
+def limits_in_data(clock: Clock, streams: Sequence[Stream]) -> dict[str, int] | None:
+    """Gives the limits of a run that is counted in data, because its budget is, or as its batch size changes.
+
+    Args:
+        clock: The clock of the run.
+        streams: Its streams.
+
+    Returns:
+        The limits by unit, epochs in samples; empty if only the streams' amounts limit the run, and `None` if the run
+        is counted in steps.
+    """
+    if clock.is_step_based:
+        return None
+    amounts = amounts_of(streams)
+    if amounts is not None and amounts.budget == clock.budget:
+        return {}
+    limits = dict(clock.budget.limits)
+    if (epochs := limits.pop("epochs", None)) is not None:
+        samples = math.ceil(epochs * clock.epoch_size)
+        limits["samples"] = min(samples, limits.get("samples", samples))
+    return limits
+
+
+def shorten_schedule(batch_size: Any, schedule: Schedule, share: float) -> None:
+    """Cuts what a schedule of the batch size counts over the run; what follows epochs or progress stays as it is.
+
+    Args:
+        batch_size: The recipe's field, a class with its arguments; changed.
+        schedule: The schedule that it makes.
+        share: Share of the run.
+    """
+    if schedule.unit not in _COUNTED:
+        return
+    arguments = batch_size["init_args"]
+    for name in schedule.positions:
+        if name in arguments:
+            arguments[name] = _nearer(arguments[name], share)
+
+
+def _nearer(positions: Any, share: float) -> Any:
+    """Multiplies a position, some of them, or those of pairs and of a mapping's keys."""
+    if isinstance(positions, Mapping):
+        return {share * float(position): value for position, value in positions.items()}
+    if isinstance(positions, Sequence):
+        return [[share * own[0], own[1]] if isinstance(own, Sequence) else share * own for own in positions]
+    return None if positions is None else share * positions
 
 
 def _has_rows(recipe: Any, stream: Stream | None) -> bool:

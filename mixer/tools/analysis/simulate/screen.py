@@ -32,6 +32,8 @@ def screen(simulated: Simulated, every: float) -> RenderableType:
     """
     summary = simulated.summary(every)
     run = {name: summary[name] for name in ("steps", "samples", "tokens", "labels", "epochs", "planned_steps")}
+    if not simulated.labels:  # counted only if an amount of the run is in labels
+        run["labels"] = "-"
     for name in ("batch_size", "samples_of_a_step", "learning_rate"):
         ends = summary[name]
         run[name] = f"{ends['first']:.4g} → {ends['last']:.4g} ({ends['least']:.4g} to {ends['greatest']:.4g})"

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mixer.loading.learning_rate import decay_in_words
 from mixer.tools.analysis.simulate.planned_parts import Parts
 from mixer.tools.console import Result
 from mixer.utils.arrays import FloatArray, Int64Array
@@ -120,6 +121,9 @@ class Simulated(Result):
         self.estimated_tokens = [*estimated, *parts.stand_ins]
         self.source = source
         self.warnings = [*self._warnings(), *self._assumptions(parts)]
+        if (said := decay_in_words(parts.args, clock)) is not None:
+            step = int(np.searchsorted(self.positions, clock.decay_begins())) + 1
+            self.warnings.append(f"{said} Here that is after step {step:,} of {self.steps:,}.")
 
     def mixture(self, every: float) -> list[MixturePart]:
         """Gives the realised mixture in parts of the run, each with the share `every` of it, in (0, 1]."""

@@ -227,7 +227,7 @@ def _number_kind(cells: Sequence[str], is_exact: bool) -> str | None:
 def _common_suffix(files: Sequence[PurePath], reading: Reading) -> str:
     by_suffix = {suffix_of(file): file for file in reversed(files)}
     if None in by_suffix:
-        name = by_suffix[None].name
+        name = str(by_suffix[None])
         raise wrong_value("path", f": {name!r} is of no known format: it must end in {KNOWN}.", found=name)
     suffixes = sorted(suffix for suffix in by_suffix if suffix is not None)
     if len(suffixes) > 1 and not set(suffixes) <= {".json", ".jsonl"}:

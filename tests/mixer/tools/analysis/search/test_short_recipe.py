@@ -7,10 +7,19 @@ import pytest
 from datasets import Dataset
 from jsonargparse import Namespace
 
-from mixer import Fixed, Floor, MarginalValue, Safeguard, Scheduled, Smoothed, Stream
+from mixer import Budget, Fixed, Floor, MarginalValue, Safeguard, Scheduled, Smoothed, Stream
+from mixer.mixture.clock import Clock
 from mixer.mixture.streams import describe
 from mixer.policies import Policy
-from mixer.tools.analysis.search.short_recipe import shorten, varied, weights_in, with_weights
+from mixer.schedules import AdaBatch, CriticalBatchWarmup, Ramp, Schedule
+from mixer.tools.analysis.search.short_recipe import (
+    limits_in_data,
+    shorten,
+    shorten_schedule,
+    varied,
+    weights_in,
+    with_weights,
+)
 from replay import ReplayBound, ReplayBuffer
 
 ROWS = Dataset.from_dict({"x": np.arange(200)})
@@ -119,3 +128,38 @@ def test_plain_weights_are_in_the_unit_of_the_policy(unit: Any) -> None:
     made = with_weights(policy, {"a": 0.5, "b--1": 0.5})
     assert weights_in(made) == {"a": 0.5, "b--1": 0.5}
     assert ("init_args" in made) == (unit == "tokens")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "name", "cut"),
+    [
+        (Ramp(64, 1000), "over", 100.0),
+        (Ramp(64, 0.5, unit="progress"), "over", 0.5),
+        (AdaBatch(points=[30, 60], unit="steps"), "points", [3.0, 6.0]),
+        (AdaBatch(every=2), "every", 2),  # epochs
+        (CriticalBatchWarmup({50: 16, 90: 32}), "sizes", {5.0: 16, 9.0: 32}),
+        (CriticalBatchWarmup([(50, 16), (90, 32)]), "sizes", [[5.0, 16], [9.0, 32]]),
+    ],
+)
+def test_what_a_schedule_counts_over_the_run_is_cut(schedule: Schedule, name: str, cut: object) -> None:
+    arguments = {name: getattr(schedule, name)}
+    shorten_schedule({"init_args": arguments}, schedule, 0.1)
+    assert arguments[name] == pytest.approx(cut) if isinstance(cut, float) else arguments[name] == cut
+
+
+@pytest.mark.parametrize(
+    ("budget", "is_constant", "cut"),
+    [
+        (Budget(tokens=5000), True, {"tokens": 500}),
+        (Budget(epochs=2, tokens=5000), False, {"samples": 41, "tokens": 500}),
+        (Budget(steps=100), False, {"steps": 10}),
+        (Budget(steps=100), True, None),
+    ],
+)
+def test_a_budget_in_data_stays_in_data(budget: Budget, is_constant: bool, cut: dict[str, int] | None) -> None:
+    clock = Clock(8, 204, budget, is_constant=is_constant)
+    config = recipe({"a": {}, "b/1": {}})
+    shorten(config, [A, B], Fixed(), 40, 400, limits_in_data(clock, [A, B]))
+    assert (None if config.budget is None else vars(config.budget)) == cut
+    assert config.training.max_steps == (40 if cut is None else -1)
+    assert config.training.warmup_steps == 4

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mixer import Budget
+from mixer.schedules import Ramp
 from mixer.tools.analysis.simulate import Simulated, simulate, tokens as counting
 from mixer.tools.analysis.simulate.screen import screen
 from mixer.tools.console import print_json
@@ -66,6 +67,16 @@ def test_a_budget_that_is_not_reached_and_a_stream_without_a_sample(tmp_path: Pa
     assert "c gives no sample at all." in found.warnings
     assert math.isnan(found.streams[2].first_progress)
     assert found.streams[2].last_step == 0
+
+
+def test_the_step_is_said_at_which_a_rate_in_steps_begins_to_fall_where_the_batch_grows(tmp_path: Path) -> None:
+    rate = {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 10}}
+    growing = Ramp(32, 200, initial=4, unit="samples")
+    found = simulate(recipe(tmp_path, budget=Budget(samples=400), batch_size=growing, training=rate))
+    assert "after 90.0% of the run, which would be step 90 of 100" in found.warnings[-1]
+    assert "Here that is after step 24 of 26." in found.warnings[-1]
+    assert found.counts[:24].sum() == 360  # 0.9 of the samples
+    assert found.learning_rates[25] < found.learning_rates[24] == max(found.learning_rates)
 
 
 def test_numbers_of_training_arguments_are_finite(tmp_path: Path) -> None:
