@@ -25,12 +25,13 @@ from mixer.policies.contract import Policy, Weights
 from mixer.utils.arrays import Int64Array
 from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidValueError, wrong_type, wrong_value
-from mixer.utils.recorded_arguments import check_keywords
+from mixer.utils.recorded_arguments import check_keywords, names_arguments
 
 logger = logging.get_logger(__name__)
 _ENDLESS = Budget(epochs=1e12)
 
 
+@names_arguments
 class Standalone:
     """Plans each batch when it is requested and counts it when the next one is.
 
@@ -55,6 +56,7 @@ class Standalone:
     """
 
     _supported: Collection[str] = ()  # stream fields on training (collator, head, ...) that the class supports
+    _is_whole = True  # whether a batch may have several streams, so that none has a factor on its loss
 
     def __init__(
         self,
@@ -77,6 +79,7 @@ class Standalone:
         self._drop_last = drop_last
         size = options.resolve_size(batch_size, self.world_size)
         policy = resolve_policy(mixing, self.streams)
+        options.check_needs(policy)
         clock = self._new_clock(size, policy, budget, epoch_size)
         self.mixing = Mixing(Planner(self.streams, seed), policy, clock, size)
         self._followers = [
@@ -90,6 +93,7 @@ class Standalone:
         self._uncounted: StepPlan | None = None
         self._has_warned = False
         self._check_streams()
+        self._check_loss_weights()
 
     def _new_clock(self, size: BatchSize, policy: Policy, budget: Budget | None, epoch_size: int | None) -> Clock:
         """Returns a clock that counts samples from the start: even a constant size may be set by hand at any time."""
@@ -121,6 +125,15 @@ class Standalone:
 
     def _check_streams(self) -> None:
         """Refuses streams that the class does not support."""
+
+    def _check_loss_weights(self) -> None:
+        if self._is_whole and self.mixing.weighs_losses:
+            raise wrong_value(
+                "mixing",
+                f": {self.mixing.policy.name}, or a stream's loss_weight, weights losses by stream, which a mixed batch "
+                "cannot do. Set acts_on='sampling' if the policy has it, remove loss_weight, or use MixingDataLoader "
+                "with micro_batch_size, for micro-batches of one stream each.",
+            )
 
     def __len__(self) -> int:
         size, epoch_size = self.mixing.batch_size, self.mixing.clock.epoch_size
@@ -243,6 +256,7 @@ class Standalone:
         self._count_last()
         epoch = clock.num_epochs_done
         while clock.num_epochs_done == epoch and clock.progress < 1.0:
+            self._check_loss_weights()
             plan = self.mixing.next_plan()
             if plan is None:
                 return

@@ -186,6 +186,10 @@ _NEEDS_A_BUDGET = "budget"
         ([Stream("a", range(9)), Stream("b", range(9), enters_at=0.5)], {}, ValueError, "budget"),
         (9, {"batch_size": schedules.Ramp(8, 1.0, unit="progress", initial=4)}, ValueError, _NEEDS_A_BUDGET),
         (9, {"mixing": Hold(Scheduled([(0.0, [1.0])]), 3)}, ValueError, _NEEDS_A_BUDGET),
+        (9, {"mixing": "auto"}, ValueError, "mixing"),
+        (9, {"mixing": "GroupDRO"}, ValueError, "mixing"),
+        ([Stream("a", range(9), loss_weight=2.0), Stream("b", range(9))], {}, ValueError, "mixing"),
+        (9, {"objective": "worst"}, TypeError, "AdaptiveBatchSampler"),
     ],
 )
 def test_bad_input_is_refused(data: Any, options: dict[str, Any], error: type[Exception], option: str | None) -> None:
