@@ -17,7 +17,7 @@ from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.counted_units import check_counted
 from mixer.mixture.planner import Planner
-from mixer.mixture.resolve import amounts_of, check_amounts, resolve_epoch_size
+from mixer.mixture.resolve import amounts_of, check_amounts, check_samples, resolve_epoch_size
 from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import combine, total_samples
@@ -29,6 +29,7 @@ from mixer.utils.recorded_arguments import check_keywords, names_arguments
 
 logger = logging.get_logger(__name__)
 _ENDLESS = Budget(epochs=1e12)
+_MOST_UNEVALUATED = 1000  # batches without an evaluation, or an epoch, until the log misses it
 
 
 @names_arguments
@@ -80,6 +81,7 @@ class Standalone:
         size = options.resolve_size(batch_size, self.world_size)
         policy = resolve_policy(mixing, self.streams)
         options.check_needs(policy)
+        check_samples(policy, len(self.streams), size.value)
         clock = self._new_clock(size, policy, budget, epoch_size)
         self.mixing = Mixing(Planner(self.streams, seed), policy, clock, size)
         self._followers = [
@@ -92,6 +94,7 @@ class Standalone:
         self.is_padding = False
         self._uncounted: StepPlan | None = None
         self._has_warned = False
+        self._num_unevaluated = 0  # batches since the last report of an evaluation
         self._check_streams()
         self._check_loss_weights()
 
@@ -281,10 +284,14 @@ class Standalone:
             raise InvalidValueError(
                 f"{error} Report them after each batch: observe(tokens=...), observe(labels=...).", option=error.option
             ) from None
-        missing = find_missing(report, plan.step, mixing.policy, mixing.schedule)
+        is_evaluated = any("evaluations" in kind.requires for kind in report)
+        self._num_unevaluated = 0 if is_evaluated else self._num_unevaluated + 1
+        is_due = self._num_unevaluated > min(len(self), _MOST_UNEVALUATED)
+        missing = find_missing(report, plan.step, mixing.policy, mixing.schedule, is_due)
         if missing and not self._has_warned:
             self._has_warned = True
-            logger.warning("The mixture depends on %s, which no observe(...) call has reported.", missing)
+            text = "The mixture depends on %s, and batch %d was counted without: report them by observe(...)."
+            logger.warning(text, missing, plan.step)
         self._uncounted = None
         for follow in self._followers:
             follow(plan)

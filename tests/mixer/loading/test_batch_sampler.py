@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from mixer import AdaptiveBatchSampler, Hold, LossChange, Scheduled, Stream, schedules
+from mixer import ODM, AdaptiveBatchSampler, Hold, LossChange, Scheduled, Stream, schedules
 from mixer.loading.batch_report import make_report
 from mixer.measurements import Loss, MeanLoss
 from mixer.mixture.clock import Budget
@@ -128,9 +128,22 @@ def test_what_is_reported_reaches_the_schedule() -> None:
 
 def test_losses_that_are_needed_and_not_reported_are_missed_once_and_tokens_at_once(caplog) -> None:
     list(AdaptiveBatchSampler({"a": range(9), "b": range(9)}, 4, mixing=LossChange()))
-    assert caplog.messages == ["The mixture depends on ['Loss'], which no observe(...) call has reported."]
+    missed = "The mixture depends on [{!r}], and batch {} was counted without: report them by observe(...)."
+    assert caplog.messages == [missed.format("Loss", 1)]
+    sampler = AdaptiveBatchSampler({"a": range(9), "b": range(9)}, 4, mixing="CoBa")
+    list(sampler)
+    assert len(caplog.messages) == 1  # the evaluation may come after the epoch
+    list(sampler)
+    assert caplog.messages[1:] == [missed.format("EvaluationLoss", 6)]
     with refused("A budget in tokens"):
         list(AdaptiveBatchSampler(100, 4, budget=Budget(tokens=50)))
+
+
+def test_a_batch_without_room_for_all_streams_and_a_long_warm_up_are_told(caplog) -> None:
+    AdaptiveBatchSampler({"a": range(9), "b": range(9)}, 1, mixing=Hold(ODM(), 3))
+    small, long = caplog.messages
+    assert "batch_size=1" in small
+    assert "ODM keeps your weights for the first 2000 steps" in long
 
 
 @pytest.mark.parametrize("losses", [{"c": 1.0}, [1.0], 1.0, [1.0, 2.0, 3.0]])
