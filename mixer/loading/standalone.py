@@ -25,10 +25,11 @@ from mixer.policies.contract import Policy, Weights
 from mixer.utils.arrays import Int64Array
 from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidValueError, wrong_type, wrong_value
-from mixer.utils.recorded_arguments import check_keywords, names_arguments
+from mixer.utils.recorded_arguments import as_data, check_keywords, names_arguments
 
 logger = logging.get_logger(__name__)
 _ENDLESS = Budget(epochs=1e12)
+_ARGUMENTS = "policy_arguments"  # entry of a state
 _MOST_UNEVALUATED = 1000  # batches without an evaluation, or an epoch, until the log misses it
 
 
@@ -94,6 +95,7 @@ class Standalone:
         self.is_padding = False
         self._uncounted: StepPlan | None = None
         self._has_warned = False
+        self._runs_ahead = self._has_warned_ahead = False  # whether batches are requested before they are trained
         self._num_unevaluated = 0  # batches since the last report of an evaluation
         self._check_streams()
         self._check_loss_weights()
@@ -133,8 +135,8 @@ class Standalone:
         if self._is_whole and self.mixing.weighs_losses:
             raise wrong_value(
                 "mixing",
-                f": {self.mixing.policy.name}, or a stream's loss_weight, weights losses by stream, which a mixed batch "
-                "cannot do. Set acts_on='sampling' if the policy has it, remove loss_weight, or use MixingDataLoader "
+                f": {self.mixing.policy.name}, or a stream's loss_weight, weights losses by stream, which a mixed batch"
+                " cannot do. Set acts_on='sampling' if the policy has it, remove loss_weight, or use MixingDataLoader "
                 "with micro_batch_size, for micro-batches of one stream each.",
             )
 
@@ -215,6 +217,7 @@ class Standalone:
             ValueError: If the values do not match the streams, or required tokens or labels are missing.
             TypeError: If the gradients have the wrong type, or something is measured that is no measurement.
         """
+        self._warn_if_ahead("observe")
         if self._uncounted is None:
             raise RuntimeError(
                 "observe: no batch waits for a report: report each once, before the next batch or state_dict()."
@@ -231,8 +234,9 @@ class Standalone:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as JSON-compatible data, identical on all ranks; the last batch counts as done."""
+        self._warn_if_ahead("state_dict")
         self._count_last()
-        return self.mixing.state_dict()
+        return {**self.mixing.state_dict(), _ARGUMENTS: as_data(self.mixing.policy)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores a saved state, with any number of ranks: the next batch follows the last one returned.
@@ -250,6 +254,9 @@ class Standalone:
             raise wrong_value("load_state_dict", f": the state lacks {error}.") from None
         except ValueError as error:
             raise wrong_value("load_state_dict", f": {error}.") from None
+        saved, now = state.get(_ARGUMENTS), as_data(self.mixing.policy)
+        if saved not in (None, now):  # as in a trainer that resumes
+            logger.warning("The policy continues with other arguments: %s when it was saved, %s now.", saved, now)
 
     # ---- Batches ----
 
@@ -274,7 +281,17 @@ class Standalone:
 
     def _count_last(self) -> None:
         if self._uncounted is not None:
-            self.observe()
+            names = self.mixing.names
+            nothing = np.zeros(len(names), dtype=np.int64)
+            self._count(self._uncounted, nothing, None, make_report(names, None, math.nan, {}))
+
+    def _warn_if_ahead(self, called: str) -> None:
+        if self._runs_ahead and not self._has_warned_ahead:
+            self._has_warned_ahead = True
+            text = (
+                "%s refers to the last batch that the DataLoader's workers have requested, not to the one in training: "
+            )
+            logger.warning(text + "a resumed run skips those between. With workers, use MixingDataLoader.", called)
 
     def _count(self, plan: StepPlan, tokens: Int64Array, labels: Int64Array | None, report: Results) -> None:
         mixing = self.mixing

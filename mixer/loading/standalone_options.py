@@ -102,7 +102,9 @@ def check_needs(policy: Policy) -> None:
     """Refuses a policy that needs gradients of an objective's targets, for which the trainer has passes of its own."""
     kinds = sorted(type(need).__name__ for need in policy.needs if "objective" in need.requirements())
     if kinds:
-        text = f"={policy.name} needs {kinds}, which only MixingTrainer measures, with its objective=. In a loop of your "
+        text = (
+            f"={policy.name} needs {kinds}, which only MixingTrainer measures, with its objective=. In a loop of your "
+        )
         raise wrong_value("mixing", text + "own, use weights or a policy whose losses or gradients you can report.")
 
 

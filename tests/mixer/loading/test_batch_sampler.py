@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from torch.utils.data import DataLoader
 
 from mixer import ODM, AdaptiveBatchSampler, Hold, LossChange, Scheduled, Stream, schedules
 from mixer.loading.batch_report import make_report
@@ -137,6 +138,25 @@ def test_losses_that_are_needed_and_not_reported_are_missed_once_and_tokens_at_o
     assert caplog.messages[1:] == [missed.format("EvaluationLoss", 6)]
     with refused("A budget in tokens"):
         list(AdaptiveBatchSampler(100, 4, budget=Budget(tokens=50)))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_workers_that_request_batches_ahead_of_a_report_or_state_are_told(num_workers: int, caplog) -> None:
+    sampler = AdaptiveBatchSampler(12, 4)
+    for _ in DataLoader(range(12), batch_sampler=sampler, num_workers=num_workers):
+        sampler.observe(1.0)
+        sampler.state_dict()
+        break
+    assert ["MixingDataLoader" in message for message in caplog.messages] == [True] * num_workers
+
+
+def test_a_policy_with_other_arguments_goes_on_and_the_log_names_them(caplog) -> None:
+    data = {"a": range(9), "b": range(9)}
+    state = AdaptiveBatchSampler(data, 4, mixing=LossChange()).state_dict()
+    AdaptiveBatchSampler(data, 4, mixing=LossChange()).load_state_dict(state)
+    assert not caplog.messages
+    AdaptiveBatchSampler(data, 4, mixing=LossChange(num_warmup_observations=3)).load_state_dict(state)
+    assert "'num_warmup_observations': 3" in caplog.text
 
 
 def test_a_batch_without_room_for_all_streams_and_a_long_warm_up_are_told(caplog) -> None:
