@@ -34,7 +34,7 @@ export TOKENIZERS_PARALLELISM := false
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	test -x $(VENV_PYTHON) || $(PYTHON) -m venv $(VENV)
-	@# torch goes first, at the pinned build: left to the resolver it would bring gigabytes for GPUs.
+	@# torch goes first: a build for CPUs that is there already stays. On Linux, pip's own is for CUDA, gigabytes.
 	$(VENV_PYTHON) -m pip install --quiet --constraint $(CONSTRAINTS) torch
 	$(VENV_PYTHON) -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev]"
 	touch $(STAMP)

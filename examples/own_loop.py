@@ -4,7 +4,7 @@
 
     python examples/own_loop.py
     python examples/own_loop.py --steps 400    # goes on from the checkpoint, with the very next batch
-    python examples/own_loop.py --mixing ODM --output_dir runs/examples/odm    # a policy that reads losses
+    python examples/own_loop.py --mixing LossChange --output_dir runs/examples/losses    # a policy that reads losses
     torchrun --nproc_per_node 2 examples/own_loop.py --output_dir runs/examples/two_ranks
 
 The batch size is that of all ranks together: two ranks train on the same batches as one.

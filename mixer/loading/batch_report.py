@@ -53,10 +53,12 @@ def _checked(kind: object, result: Any, names: Sequence[str]) -> Any:
     return kind.reported(as_number(result) if isinstance(result, torch.Tensor | np.generic) else result, names)
 
 
-def find_missing(report: measurements.Results, step: int, policy: Policy, schedule: Schedule) -> list[str]:
+def find_missing(
+    report: measurements.Results, step: int, policy: Policy, schedule: Schedule, is_evaluation_due: bool
+) -> list[str]:
     """Names the measurements that policy or batch-size schedule need after a step and that a report lacks."""
     needs = [need for need in (*policy.needs, *schedule.needs) if not step % (getattr(need, "interval_steps", 0) or 1)]
-    kinds = {need.shown_by or type(need) for need in needs if "evaluations" not in need.requires}
+    kinds = {need.shown_by or type(need) for need in needs if is_evaluation_due or "evaluations" not in need.requires}
     return sorted(kind.__name__ for kind in kinds if _is_unknown(report.get(kind)))
 
 

@@ -1,10 +1,12 @@
 """Batch sampler with a variable batch size, for your own PyTorch training loop."""
 
+import inspect
 from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
 from torch.utils.data import Sampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from mixer.loading.batching import ids_of
 from mixer.loading.standalone import Standalone
@@ -69,9 +71,19 @@ class AdaptiveBatchSampler(Standalone, Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         for plan in self._plans():
+            self._runs_ahead = _is_asked_ahead()
             planner = self.mixing.planner
             share = planner.rank_share(plan, self.rank, self.world_size)
             self.is_padding = not share
             share = share or [planner.example(plan, plan.first_stream)]
             self.stream_ids = ids_of(share)
             yield np.concatenate([part.indices + self._offsets[part.stream_id] for part in share]).tolist()
+
+
+def _is_asked_ahead() -> bool:
+    """Whether a DataLoader with workers asks the calling generator for a batch; only its iterator tells."""
+    frame = inspect.currentframe()
+    for _ in range(2):
+        frame = None if frame is None else frame.f_back
+    asking = None if frame is None else frame.f_locals.get("self")
+    return isinstance(asking, _BaseDataLoaderIter) and getattr(asking, "_num_workers", 0) > 0

@@ -21,10 +21,12 @@ from mixer.mixture.streams import read_from
 from mixer.schedules.limits import check_whole
 from mixer.utils.data_set import DataSet
 from mixer.utils.errors import wrong_value
+from mixer.utils.recorded_arguments import names_arguments
 
 _ALL = 2**62  # micro-batch size that means the whole batch
 
 
+@names_arguments
 class MixingDataLoader(Standalone):
     """Yields this rank's collated batches, one epoch per iteration; an interrupted epoch continues where it stopped.
 
@@ -95,6 +97,7 @@ class MixingDataLoader(Standalone):
         rank: int | None = None,
         world_size: int | None = None,
     ):
+        self._is_whole = micro_batch_size is None
         super().__init__(
             data,
             batch_size,
@@ -110,7 +113,6 @@ class MixingDataLoader(Standalone):
         if micro_batch_size is not None:
             check_whole("micro_batch_size", micro_batch_size)
         _check_workers(num_workers, prefetch_factor, persistent_workers)
-        self._is_whole = micro_batch_size is None
         specifics = self._specifics()
         own_size = -(-self.mixing.batch_size // self.world_size)
         self._workers = WorkerOptions(
@@ -157,12 +159,6 @@ class MixingDataLoader(Standalone):
     def __iter__(self) -> Iterator[Any]:
         try:
             for plan in self._plans():
-                if self._is_whole and plan.loss_weights is not None:
-                    raise wrong_value(
-                        "micro_batch_size",
-                        f"must be set, for micro-batches of one stream each: {self.mixing.policy.name}, or a stream's "
-                        "loss_weight, weights losses by stream, which a mixed batch cannot do.",
-                    )
                 yield self._batch(self._loader.load(plan))
         finally:
             if not self._workers.persistent_workers:

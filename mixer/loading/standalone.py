@@ -17,7 +17,7 @@ from mixer.mixture.clock import Budget, Clock
 from mixer.mixture.controller import Mixing
 from mixer.mixture.counted_units import check_counted
 from mixer.mixture.planner import Planner
-from mixer.mixture.resolve import amounts_of, check_amounts, resolve_epoch_size
+from mixer.mixture.resolve import amounts_of, check_amounts, check_samples, resolve_epoch_size
 from mixer.mixture.step_plan import StepPlan
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import combine, total_samples
@@ -25,12 +25,15 @@ from mixer.policies.contract import Policy, Weights
 from mixer.utils.arrays import Int64Array
 from mixer.utils.data_set import DataSet
 from mixer.utils.errors import InvalidValueError, wrong_type, wrong_value
-from mixer.utils.recorded_arguments import check_keywords
+from mixer.utils.recorded_arguments import as_data, check_keywords, names_arguments
 
 logger = logging.get_logger(__name__)
 _ENDLESS = Budget(epochs=1e12)
+_ARGUMENTS = "policy_arguments"  # entry of a state
+_MOST_UNEVALUATED = 1000  # batches without an evaluation, or an epoch, until the log misses it
 
 
+@names_arguments
 class Standalone:
     """Plans each batch when it is requested and counts it when the next one is.
 
@@ -55,6 +58,7 @@ class Standalone:
     """
 
     _supported: Collection[str] = ()  # stream fields on training (collator, head, ...) that the class supports
+    _is_whole = True  # whether a batch may have several streams, so that none has a factor on its loss
 
     def __init__(
         self,
@@ -77,6 +81,8 @@ class Standalone:
         self._drop_last = drop_last
         size = options.resolve_size(batch_size, self.world_size)
         policy = resolve_policy(mixing, self.streams)
+        options.check_needs(policy)
+        check_samples(policy, len(self.streams), size.value)
         clock = self._new_clock(size, policy, budget, epoch_size)
         self.mixing = Mixing(Planner(self.streams, seed), policy, clock, size)
         self._followers = [
@@ -89,7 +95,10 @@ class Standalone:
         self.is_padding = False
         self._uncounted: StepPlan | None = None
         self._has_warned = False
+        self._runs_ahead = self._has_warned_ahead = False  # whether batches are requested before they are trained
+        self._num_unevaluated = 0  # batches since the last report of an evaluation
         self._check_streams()
+        self._check_loss_weights()
 
     def _new_clock(self, size: BatchSize, policy: Policy, budget: Budget | None, epoch_size: int | None) -> Clock:
         """Returns a clock that counts samples from the start: even a constant size may be set by hand at any time."""
@@ -121,6 +130,15 @@ class Standalone:
 
     def _check_streams(self) -> None:
         """Refuses streams that the class does not support."""
+
+    def _check_loss_weights(self) -> None:
+        if self._is_whole and self.mixing.weighs_losses:
+            raise wrong_value(
+                "mixing",
+                f": {self.mixing.policy.name}, or a stream's loss_weight, weights losses by stream, which a mixed batch"
+                " cannot do. Set acts_on='sampling' if the policy has it, remove loss_weight, or use MixingDataLoader "
+                "with micro_batch_size, for micro-batches of one stream each.",
+            )
 
     def __len__(self) -> int:
         size, epoch_size = self.mixing.batch_size, self.mixing.clock.epoch_size
@@ -199,6 +217,7 @@ class Standalone:
             ValueError: If the values do not match the streams, or required tokens or labels are missing.
             TypeError: If the gradients have the wrong type, or something is measured that is no measurement.
         """
+        self._warn_if_ahead("observe")
         if self._uncounted is None:
             raise RuntimeError(
                 "observe: no batch waits for a report: report each once, before the next batch or state_dict()."
@@ -215,8 +234,9 @@ class Standalone:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state as JSON-compatible data, identical on all ranks; the last batch counts as done."""
+        self._warn_if_ahead("state_dict")
         self._count_last()
-        return self.mixing.state_dict()
+        return {**self.mixing.state_dict(), _ARGUMENTS: as_data(self.mixing.policy)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores a saved state, with any number of ranks: the next batch follows the last one returned.
@@ -234,6 +254,9 @@ class Standalone:
             raise wrong_value("load_state_dict", f": the state lacks {error}.") from None
         except ValueError as error:
             raise wrong_value("load_state_dict", f": {error}.") from None
+        saved, now = state.get(_ARGUMENTS), as_data(self.mixing.policy)
+        if saved not in (None, now):  # as in a trainer that resumes
+            logger.warning("The policy continues with other arguments: %s when it was saved, %s now.", saved, now)
 
     # ---- Batches ----
 
@@ -243,6 +266,7 @@ class Standalone:
         self._count_last()
         epoch = clock.num_epochs_done
         while clock.num_epochs_done == epoch and clock.progress < 1.0:
+            self._check_loss_weights()
             plan = self.mixing.next_plan()
             if plan is None:
                 return
@@ -257,7 +281,17 @@ class Standalone:
 
     def _count_last(self) -> None:
         if self._uncounted is not None:
-            self.observe()
+            names = self.mixing.names
+            nothing = np.zeros(len(names), dtype=np.int64)
+            self._count(self._uncounted, nothing, None, make_report(names, None, math.nan, {}))
+
+    def _warn_if_ahead(self, called: str) -> None:
+        if self._runs_ahead and not self._has_warned_ahead:
+            self._has_warned_ahead = True
+            text = (
+                "%s refers to the last batch that the DataLoader's workers have requested, not to the one in training: "
+            )
+            logger.warning(text + "a resumed run skips those between. With workers, use MixingDataLoader.", called)
 
     def _count(self, plan: StepPlan, tokens: Int64Array, labels: Int64Array | None, report: Results) -> None:
         mixing = self.mixing
@@ -267,10 +301,14 @@ class Standalone:
             raise InvalidValueError(
                 f"{error} Report them after each batch: observe(tokens=...), observe(labels=...).", option=error.option
             ) from None
-        missing = find_missing(report, plan.step, mixing.policy, mixing.schedule)
+        is_evaluated = any("evaluations" in kind.requires for kind in report)
+        self._num_unevaluated = 0 if is_evaluated else self._num_unevaluated + 1
+        is_due = self._num_unevaluated > min(len(self), _MOST_UNEVALUATED)
+        missing = find_missing(report, plan.step, mixing.policy, mixing.schedule, is_due)
         if missing and not self._has_warned:
             self._has_warned = True
-            logger.warning("The mixture depends on %s, which no observe(...) call has reported.", missing)
+            text = "The mixture depends on %s, and batch %d was counted without: report them by observe(...)."
+            logger.warning(text, missing, plan.step)
         self._uncounted = None
         for follow in self._followers:
             follow(plan)

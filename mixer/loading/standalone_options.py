@@ -98,6 +98,16 @@ def resolve_size(batch_size: BatchSizeLike, world_size: int) -> BatchSize:
     return BatchSize(schedule, world_size, world_size)
 
 
+def check_needs(policy: Policy) -> None:
+    """Refuses a policy that needs gradients of an objective's targets, for which the trainer has passes of its own."""
+    kinds = sorted(type(need).__name__ for need in policy.needs if "objective" in need.requirements())
+    if kinds:
+        text = (
+            f"={policy.name} needs {kinds}, which only MixingTrainer measures, with its objective=. In a loop of your "
+        )
+        raise wrong_value("mixing", text + "own, use weights or a policy whose losses or gradients you can report.")
+
+
 def check_no_progress(streams: Sequence[Stream], schedule: Schedule, policy: Policy) -> None:
     """Refuses what depends on the progress of a run without end."""
     for stream in streams:

@@ -355,7 +355,8 @@ class Planner:
         if not (is_same or allow_inexact):
             raise wrong_value("streams", f"were {list(saved)} when the run was saved and are {names} now")
         if state["seed"] != self.seed and not allow_inexact:
-            raise wrong_value("data_seed", f"was {state['seed']} when the run was saved and is {self.seed} now")
+            text = f"was {state['seed']} when the run was saved and is {self.seed} now (in a loop of your own, seed)"
+            raise wrong_value("data_seed", text)
         seen = np.zeros(len(names), dtype=np.int64)
         for number, (name, cursor) in enumerate(zip(names, self.cursors, strict=True)):
             if name in saved:

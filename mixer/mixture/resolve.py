@@ -10,11 +10,14 @@ from mixer.mixture.clock import Budget
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import total_samples
 from mixer.policies.contract import UNITS, Mixture, Policy, Unit
+from mixer.policies.shared.wrapper import Wrapper
 from mixer.schedules.base import Schedule
 from mixer.schedules.limits import check_whole
 from mixer.utils.errors import InvalidValueError, wrong_value
 
 logger = logging.getLogger(__name__)
+
+_LONG_WARM_UP = 100  # steps, after which a policy that has changed nothing seems to do nothing
 
 
 def check_micro_batch(max_samples: int | None, max_tokens: int | None) -> None:
@@ -80,7 +83,7 @@ def check_epochs(schedule: Schedule, has_epochs: bool) -> None:
 
 
 def check_samples(policy: Policy, num_streams: int, batch_size: int) -> None:
-    """Warns of a batch that is too small for all streams, or leaves the policy no choice.
+    """Warns of a batch that is too small for all streams, or leaves the policy no choice, and of a long warm-up.
 
     Args:
         policy: Policy.
@@ -99,6 +102,11 @@ def check_samples(policy: Policy, num_streams: int, batch_size: int) -> None:
             "of batch_size=%d to decide on: all get equal shares. Use a larger batch, or a smaller min_samples.",
             *(policy.name, num_streams, policy.min_samples, batch_size),
         )
+    while isinstance(policy, Wrapper):
+        policy = policy.policy
+    if (warm_up := getattr(policy, "num_warmup_steps", 0)) >= _LONG_WARM_UP:
+        text = "mixing=%s keeps your weights for the first %d steps: set num_warmup_steps for a shorter run."
+        logger.warning(text, policy.name, warm_up)
 
 
 def check_own_weights(policy: Policy, mixture: Mixture, weights: Mapping[str, float]) -> None:

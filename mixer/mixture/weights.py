@@ -154,7 +154,7 @@ class MixtureWeights:
             if allow_inexact:
                 return
             was, now = decision.weights.tolist(), own.tolist()
-            raise wrong_value("weights", f"were {was} and are {now} now; call trainer.mixing.set_weights before train.")
+            raise wrong_value("weights", f"were {was} and are {now} now; keep those, and change them by set_weights")
         self._decide(decision, step)
 
     def _decide(self, decision: contract.Decision, step: int) -> None:

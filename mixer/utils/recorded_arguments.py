@@ -55,7 +55,7 @@ def names_arguments(kind: type[T]) -> type[T]:
 
     @functools.wraps(make)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
-        check_keywords(kwargs, known, kind.__name__)
+        check_keywords(kwargs, known, type(self).__name__)
         make(self, *args, **kwargs)
 
     setattr(kind, "__init__", made)  # noqa: B010  # mypy takes no other constructor

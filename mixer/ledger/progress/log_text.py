@@ -1,6 +1,6 @@
 """Log entries as text: a line for each, and a table of streams at evaluations."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any, Literal
 
@@ -134,7 +134,7 @@ class LogText:
             },
             "samples": {name: f"{count:,}" for name, count in seen.items() if total},
         }
-        for key in list(dict.fromkeys(key for results in evaluated.values() for key in results))[:_MOST_METRICS]:
+        for key in _most_telling(dict.fromkeys(key for results in evaluated.values() for key in results)):
             cells = {name: _shown(key, results[key]) for name, results in evaluated.items() if key in results}
             columns[f"eval {_called(key)}"] = cells
         lines = _aligned([name for name in names if name in shown], columns)
@@ -148,6 +148,12 @@ def _results(logs: Mapping[str, Any], prefix: str) -> dict[str, float]:
     """
     names = {key: key.removeprefix(prefix).removeprefix(_PREFIX) for key in logs if key not in _SILENT}
     return {name: logs[key] for key, name in names.items() if isinstance(logs[key], Real) and not name.endswith(_TIMES)}
+
+
+def _most_telling(metrics: Iterable[str]) -> list[str]:
+    """Returns the metrics that a table has room for: of rounds of generation the rewards, whose loss says nothing."""
+    rewards = [name for name in metrics if name.startswith("reward")]
+    return sorted(rewards, key=lambda name: name != "reward")[:_MOST_METRICS] or [*metrics][:_MOST_METRICS]
 
 
 def _aligned(names: Sequence[str], columns: Mapping[str, Mapping[str, str]]) -> list[str]:

@@ -13,6 +13,8 @@ from mixer.utils.text import did_you_mean, safe_names
 
 STREAM = "stream"  # the column with the name of a row's stream, for reward functions
 
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
 
 class StreamReward:
     """A reward function that scores the completions of some streams; those of others have no reward from it.
@@ -43,9 +45,20 @@ class StreamReward:
             part[name] = [values[place] for place in places] if is_column else values
             if is_column and all(value is None for value in part[name]):
                 del part[name]
+        self._check_columns(part)
         if "log_extra" in part:
             part["log_extra"] = partial(self._log, columns, places)
         return part
+
+    def _check_columns(self, part: Mapping[str, Any]) -> None:
+        own = inspect.signature(self._function).parameters.values()
+        required = [one.name for one in own if one.default is one.empty and one.kind in _BY_NAME]
+        if lacking := [name for name in required if name not in part]:
+            text = (
+                f"The reward function {self.__name__!r} of the streams {sorted(self._streams)} needs {lacking}, which"
+            )
+            text += f" no row of them has. There are {sorted(part)}."
+            raise InvalidValueError(text, option="reward_funcs", found=lacking)
 
     def _log(self, columns: Mapping[str, Any], places: Sequence[int], name: str, values: Sequence[Any]) -> None:
         columns["log_extra"](name, self._spread(columns, places, values))
@@ -85,7 +98,7 @@ def as_one_list(rewards: Any, names: Sequence[str]) -> tuple[list[Any], list[fro
         TypeError: If a function cannot be called.
     """
     if not isinstance(rewards, Mapping):
-        return rewards, None
+        return list(rewards) if isinstance(rewards, tuple) else rewards, None  # TRL takes lists only
     by_stream = {name: own if isinstance(own, list | tuple) else [own] for name, own in _named(rewards, names).items()}
     functions: list[Any] = []
     for name, own in by_stream.items():

@@ -68,11 +68,11 @@ def _check_stream(stream: Stream) -> None:
     columns = () if stream.is_memory else tuple(first_sample(stream))
     if not stream.is_memory and "prompt" not in columns:
         hint = "Rename the column, or set preprocess."
-        expected = "'prompt' among them"
+        expected = "'prompt' and any others"
         raise InvalidValueError(option="columns", stream=stream.name, expected=expected, found=[*columns], hint=hint)
     if STREAM in columns:
         hint = f"Rename it: reward functions get the name of the stream as {STREAM!r}."
-        expected = f"without {STREAM!r}"
+        expected = f"any but {STREAM!r}"
         raise InvalidValueError(option="columns", stream=stream.name, expected=expected, found=[*columns], hint=hint)
 
 

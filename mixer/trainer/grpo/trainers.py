@@ -11,6 +11,8 @@ from mixer.loading.loaded_step import StepBatch
 from mixer.measurements import Measurement
 from mixer.mixture.stream import Stream
 from mixer.mixture.streams import as_streams, total_samples
+from mixer.policies.contract import Policy
+from mixer.policies.registry import as_policy
 from mixer.run.config import MixingOptions
 from mixer.trainer.checks.engines import engine_of
 from mixer.trainer.trainer import MixingMixin
@@ -72,6 +74,8 @@ class GRPOMixin(MixingMixin):
         streams = [] if train_dataset is None else as_streams(train_dataset)
         names = [stream.name for stream in streams if not stream.is_memory]
         functions, self._scored = as_one_list(reward_funcs, names)
+        if (mixing := kwargs.get("mixing")) is not None:  # before anything else asks for what the policy needs
+            _check_needs(as_policy(mixing))
         self._round_rewards = RoundRewards(int(args.num_generations or 0))
         methods = (*kwargs.pop("methods", ()), self._round_rewards)
         super().__init__(model, args, train_dataset=train_dataset, reward_funcs=functions, methods=methods, **kwargs)
@@ -86,10 +90,7 @@ class GRPOMixin(MixingMixin):
         if (engine := engine_of(self).name) != "DDP":
             text = f": rounds of generation were not tried under {engine}. Train them by DDP."
             raise wrong_value("fsdp" if engine == "FSDP2" else "deepspeed", text)
-        if unmeasured := [type(need).__name__ for need in policy.needs if _is_unmeasured(need)]:
-            hint = "MTGRPO and Learnability use rewards; a policy of your own asks for mixer.measurements.Rewards."
-            expected = f"a policy without {unmeasured}, which rounds of generation do not show by stream"
-            raise InvalidValueError(option="mixing", expected=expected, found=policy.name, hint=hint)
+        _check_needs(policy)
         if self.mixing.weighs_losses:
             hint = "Let it act on the sampling."
             raise InvalidValueError(option="mixing", expected="without factors on losses", found=policy.name, hint=hint)
@@ -180,6 +181,13 @@ class GRPOMixin(MixingMixin):
             divergence = (gap.exp() - gap - 1) * mask
             self._round_rewards.note_divergence(inputs[_ROW_STREAMS], divergence.sum(dim=1), mask.sum(dim=1))
         return loss
+
+
+def _check_needs(policy: Policy) -> None:
+    if unmeasured := [type(need).__name__ for need in policy.needs if _is_unmeasured(need)]:
+        hint = "MTGRPO and Learnability use rewards; a policy of your own asks for mixer.measurements.Rewards."
+        expected = f"a policy without {unmeasured}, which rounds of generation do not show by stream"
+        raise InvalidValueError(option="mixing", expected=expected, found=policy.name, hint=hint)
 
 
 def _is_unmeasured(need: Measurement[Any]) -> bool:

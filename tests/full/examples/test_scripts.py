@@ -129,7 +129,7 @@ def test_an_own_loop_goes_on_with_the_very_next_batch(world: Path, run_script: R
 def test_an_own_loop_takes_a_policy_that_reads_losses(
     world: Path, run_script: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_script("own_loop", output_dir="out", steps=6, save_steps=6, batch_size=16, mixing="ODM")
+    run_script("own_loop", output_dir="out", steps=6, save_steps=6, batch_size=16, mixing="LossChange")
     seen = [int(number) for number in re.findall(r"(\d+) rows", capsys.readouterr().out)]
     assert sum(seen) == 6 * 16
     assert min(seen) > 0

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from torch.utils.data import DataLoader
 
-from mixer import AdaptiveBatchSampler, Hold, LossChange, Scheduled, Stream, schedules
+from mixer import ODM, AdaptiveBatchSampler, Hold, LossChange, Scheduled, Stream, schedules
 from mixer.loading.batch_report import make_report
 from mixer.measurements import Loss, MeanLoss
 from mixer.mixture.clock import Budget
@@ -128,9 +129,41 @@ def test_what_is_reported_reaches_the_schedule() -> None:
 
 def test_losses_that_are_needed_and_not_reported_are_missed_once_and_tokens_at_once(caplog) -> None:
     list(AdaptiveBatchSampler({"a": range(9), "b": range(9)}, 4, mixing=LossChange()))
-    assert caplog.messages == ["The mixture depends on ['Loss'], which no observe(...) call has reported."]
+    missed = "The mixture depends on [{!r}], and batch {} was counted without: report them by observe(...)."
+    assert caplog.messages == [missed.format("Loss", 1)]
+    sampler = AdaptiveBatchSampler({"a": range(9), "b": range(9)}, 4, mixing="CoBa")
+    list(sampler)
+    assert len(caplog.messages) == 1  # the evaluation may come after the epoch
+    list(sampler)
+    assert caplog.messages[1:] == [missed.format("EvaluationLoss", 6)]
     with refused("A budget in tokens"):
         list(AdaptiveBatchSampler(100, 4, budget=Budget(tokens=50)))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_workers_that_request_batches_ahead_of_a_report_or_state_are_told(num_workers: int, caplog) -> None:
+    sampler = AdaptiveBatchSampler(12, 4)
+    for _ in DataLoader(range(12), batch_sampler=sampler, num_workers=num_workers):
+        sampler.observe(1.0)
+        sampler.state_dict()
+        break
+    assert ["MixingDataLoader" in message for message in caplog.messages] == [True] * num_workers
+
+
+def test_a_policy_with_other_arguments_goes_on_and_the_log_names_them(caplog) -> None:
+    data = {"a": range(9), "b": range(9)}
+    state = AdaptiveBatchSampler(data, 4, mixing=LossChange()).state_dict()
+    AdaptiveBatchSampler(data, 4, mixing=LossChange()).load_state_dict(state)
+    assert not caplog.messages
+    AdaptiveBatchSampler(data, 4, mixing=LossChange(num_warmup_observations=3)).load_state_dict(state)
+    assert "'num_warmup_observations': 3" in caplog.text
+
+
+def test_a_batch_without_room_for_all_streams_and_a_long_warm_up_are_told(caplog) -> None:
+    AdaptiveBatchSampler({"a": range(9), "b": range(9)}, 1, mixing=Hold(ODM(), 3))
+    small, long = caplog.messages
+    assert "batch_size=1" in small
+    assert "ODM keeps your weights for the first 2000 steps" in long
 
 
 @pytest.mark.parametrize("losses", [{"c": 1.0}, [1.0], 1.0, [1.0, 2.0, 3.0]])
@@ -186,6 +219,10 @@ _NEEDS_A_BUDGET = "budget"
         ([Stream("a", range(9)), Stream("b", range(9), enters_at=0.5)], {}, ValueError, "budget"),
         (9, {"batch_size": schedules.Ramp(8, 1.0, unit="progress", initial=4)}, ValueError, _NEEDS_A_BUDGET),
         (9, {"mixing": Hold(Scheduled([(0.0, [1.0])]), 3)}, ValueError, _NEEDS_A_BUDGET),
+        (9, {"mixing": "auto"}, ValueError, "mixing"),
+        (9, {"mixing": "GroupDRO"}, ValueError, "mixing"),
+        ([Stream("a", range(9), loss_weight=2.0), Stream("b", range(9))], {}, ValueError, "mixing"),
+        (9, {"objective": "worst"}, TypeError, "AdaptiveBatchSampler"),
     ],
 )
 def test_bad_input_is_refused(data: Any, options: dict[str, Any], error: type[Exception], option: str | None) -> None:

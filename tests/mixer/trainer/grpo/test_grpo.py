@@ -147,6 +147,7 @@ def test_a_resumed_run_is_the_run_to_the_bit(tmp_path: Path, policy: type[Policy
         ("columns", {"data": {"a": [{"text": "w1"}] * 4}}),
         ("mixing", {"mixing": "LossChange"}),
         ("mixing", {"mixing": "PiKE"}),
+        ("mixing", {"mixing": "auto"}),
         ("batch_size", {"batch_size": 8}),
         ("max_samples_per_micro_batch", {"max_samples_per_micro_batch": 2}),
         ("one_stream_per", {"one_stream_per": "step"}),

@@ -45,7 +45,14 @@ def test_async_functions_are_awaited_and_models_left_to_trl() -> None:
 
 def test_functions_of_all_streams_are_those_of_trl() -> None:
     given = [right, length]
-    assert as_one_list(given, ["a"]) == (given, None)
+    assert as_one_list(given, ["a"]) == as_one_list(tuple(given), ["a"]) == (given, None)
+
+
+def test_a_function_that_needs_a_column_of_another_stream_is_named_with_its_streams() -> None:
+    functions, _ = as_one_list({"a": length, "b": right}, ["a", "b"])
+    with refused("reward_funcs", found=["answer"]) as caught:
+        functions[1](**ROWS)
+    assert "['b']" in str(caught.value)
 
 
 def test_extra_columns_are_logged_for_all_rows() -> None:
