@@ -53,7 +53,7 @@ def as_policy(mixing: Policy | str | Mapping[str, float] | Sequence[float] | Wei
     if isinstance(mixing, Policy):
         return mixing
     if isinstance(mixing, str):
-        return choose(mixing, {AUTO: _auto, **policy_classes()}, "mixing", "policy")
+        return choose(mixing, {AUTO: _auto, **policy_classes()}, "mixing", "policy")  # type: ignore[arg-type]
     if isinstance(mixing, Mapping | np.ndarray) or (isinstance(mixing, Sequence) and not isinstance(mixing, bytes)):
         return Fixed(mixing)  # type: ignore[arg-type]  # an array is a sequence of weights here
     refuse_class(mixing, Policy, "mixing")

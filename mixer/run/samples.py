@@ -204,7 +204,8 @@ class StreamSamples:
         collator = getattr(stream, "data_collator", None) or self.data_collator
         # A user's collator that fails on one sample may succeed on several.
         is_sure = inputs is not None or (isinstance(sample, Mapping) and goes_by_first(collator))
-        if not is_sure or not needs_labels(self.trainer.model):
+        model = self.trainer.model
+        if not is_sure or model is None or not needs_labels(model):
             return
         known, taken = sample if inputs is None else inputs, self.taken_columns
         names = [name for name in known if inputs is not None or taken is None or name in taken]

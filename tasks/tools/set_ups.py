@@ -56,8 +56,9 @@ class SetUp:
         own = {name: value for name, value in strengths.items() if "." not in name}
         if own and self.method is None:
             raise wrong_value("--grid", f"names {list(own)}, but this method has no arguments.", found=list(own))
-        arguments = Namespace(**{**self.arguments, **own})
-        config.methods = [] if self.method is None else [Namespace(class_path=self.method, init_args=arguments)]
+        arguments = Namespace(**{**self.arguments, **own})  # type: ignore[no-untyped-call]
+        method = Namespace(class_path=self.method, init_args=arguments)  # type: ignore[no-untyped-call]
+        config.methods = [] if self.method is None else [method]
         if self.replays is not None:
             config.second_draw = None
         if self.replays is False:

@@ -42,7 +42,7 @@ class _Constants(dict[str, Any]):
         functions = (node for node in self._nodes if isinstance(node, ast.FunctionDef) and node.name == function)
         last: Any = next((found.body[-1] for found in functions), None)
         call = getattr(last, "value", None)
-        if getattr(getattr(call, "func", None), "id", "") != recipe_command.__name__:
+        if call is None or getattr(getattr(call, "func", None), "id", "") != recipe_command.__name__:
             return None
         return {keyword.arg: self._value(keyword.value) for keyword in call.keywords}
 

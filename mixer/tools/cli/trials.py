@@ -161,7 +161,7 @@ class Trials:
             return planned
         config = self._config.clone()
         self._shorten(config, steps)
-        limits = [f"{limit:,} {unit}" for unit, limit in vars(config.budget or Namespace()).items()]
+        limits = [f"{limit:,} {unit}" for unit, limit in vars(config.budget).items()] if config.budget else []
         return f"{' or '.join(limits) or 'the amounts of the streams'} ({planned}, if all were as large as the first)"
 
     def _shorten(self, config: Any, steps: int) -> list[str]:

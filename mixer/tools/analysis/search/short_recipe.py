@@ -128,7 +128,8 @@ def shorten(
         config.training.max_steps = -1
         config.training.eval_steps = config.training.eval_steps if _evaluates(policy) else _NEVER
     config.training.budget_samples = config.training.budget_tokens = None
-    config.budget = Namespace({unit: _cut(limit, share) for unit, limit in budget.items()}) if budget else None
+    cut = {unit: _cut(limit, share) for unit, limit in budget.items()}
+    config.budget = Namespace(cut) if cut else None  # type: ignore[no-untyped-call]
     by_name = {stream.name: stream for stream in streams}
     for name, own in config.streams.items():
         own["rows_share"] = own["rows_share"] * (share if _has_rows(own, by_name.get(safe_name(name))) else 1.0)
