@@ -128,7 +128,7 @@ def shorten(
         config.training.max_steps = -1
         config.training.eval_steps = config.training.eval_steps if _evaluates(policy) else _NEVER
     config.training.budget_samples = config.training.budget_tokens = None
-    cut = {unit: _cut(limit, share) for unit, limit in budget.items()}
+    cut = {unit: _cut(limit, share) for unit, limit in (budget or {}).items()}
     config.budget = Namespace(cut) if cut else None  # type: ignore[no-untyped-call]
     by_name = {stream.name: stream for stream in streams}
     for name, own in config.streams.items():
