@@ -95,7 +95,7 @@ def test_who_does_not_report_what_is_due_is_told_once(options: Any, caplog: pyte
     assert "The mixture depends on" not in caplog.text
     for _ in range(4):
         next(batches)
-    assert caplog.text.count("depends on ['Gradients'], which no observe(...) call has reported") == 1
+    assert caplog.text.count("depends on ['Gradients'], and batch 3 was counted without") == 1
 
 
 def test_gradients_of_other_streams_and_something_else_are_refused() -> None:

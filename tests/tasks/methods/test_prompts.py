@@ -254,8 +254,8 @@ def adapted() -> Any:
 REFUSED: list[tuple[Any, Any, str]] = [
     (lambda: new_model(num_labels=6), L2P, "model"),
     (adapted, L2P, "model"),
-    (causal, L2P, "model"),
-    (without_interface, L2P, "model"),
+    (causal, L2P, "columns"),
+    (without_interface, L2P, "columns"),
     (vit, CODAPrompt, "layers"),
     (vit, DualPrompt, "layers"),
 ]

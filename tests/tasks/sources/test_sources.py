@@ -138,7 +138,7 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
     for column, option in (("feeling", "train"), ("mood", "label_column")):
         with refused(option):
             local_files(path, label_column=column)
-    with pytest.raises(ValueError, match=r"'rows\.xlsx' is of no known format"):
+    with pytest.raises(ValueError, match=r"rows\.xlsx' is of no known format"):
         local_files(tmp_path / "rows.xlsx")
     with pytest.raises(ValueError, match=r"mixes the formats \.csv \(rows\.csv\), \.jsonl"):
         local_files(tmp_path)

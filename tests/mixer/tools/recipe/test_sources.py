@@ -174,7 +174,7 @@ def test_mixed_and_broken_files_are_named(tmp_path: Path) -> None:
     with refused(str(tmp_path / "torn" / "b.jsonl"), found="line 1"):
         DataSource(str(tmp_path / "torn")).load("s")
     (tmp_path / "rows.xlsx").write_text("x")
-    with refused("path", found="rows.xlsx"):
+    with refused("path", found=str(tmp_path / "rows.xlsx")):
         DataSource(str(tmp_path / "rows.xlsx")).load("s")
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "state.json").write_text("{")

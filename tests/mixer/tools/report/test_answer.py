@@ -167,6 +167,6 @@ def test_a_set_that_ends_above_its_first_evaluation_is_a_price_of_one_run() -> N
     run = ended("run", Objective(["math"]), math=2.0, code=5.5)
     found = answer([run])
     assert "higher than at the first evaluation on code (5.000 → 5.500, +10.0%)." in found.sentences[-1]
-    assert "--objective.bounds '{\"code\": 1.02}'" in found.commands[0][1]
+    assert "bounds={'code': 1.02}" in found.commands[0][1]
     assert found.has_price
     assert not answer([ended("run", Objective(["math"]), math=2.0)]).has_price
