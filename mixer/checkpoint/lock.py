@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import logging
 import os
 import socket
 import weakref
@@ -11,11 +12,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
-from transformers.utils import logging
-
 from mixer.utils.errors import InvalidValueError
 
-logger = logging.get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 LOCK_FILE = "_run.lock"  # pushes to the Hub skip names that begin with an underscore
 
