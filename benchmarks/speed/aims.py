@@ -118,7 +118,7 @@ def _aims(args: argparse.Namespace) -> list[Aim]:
     imports = "torch and TrainingArguments, with what it imports (peft, scipy where installed), alone take longer"
     spread_thin = "half of the time of such a step goes to planning, observing and splitting it"
     by_stream = "each rule and table reads columns of every stream's own table, one after the other"
-    tried = "a first sample of each stream is read under a random state of its own, and collated"
+    tried = "a first sample of each stream is read and collated"
     shares = "each step keeps the shares, and takes a sample a step early or late where they are no whole numbers"
     num, runs, sources = args.streams, *args.fit
     return [

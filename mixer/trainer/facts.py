@@ -120,8 +120,9 @@ def _check_columns(
     for number, sample in first_samples.items():
         stream = samples.streams[number]
         is_users = computes_loss(trainer, stream)
-        samples.check_not_raw(f"Stream {stream.name!r}", stream.dataset, stream, sample, trial(number))
-        if (inputs := trial(number)) is not None:
+        inputs = trial(number)
+        samples.check_not_raw(f"Stream {stream.name!r}", stream.dataset, stream, sample, inputs)
+        if inputs is not None:
             to_loss = {"labels"} if is_users else set()
             columns = tuple(column for column in inputs if column not in to_loss)
             if columns not in fitting:

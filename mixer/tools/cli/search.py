@@ -93,8 +93,9 @@ def _run(parser: ArgumentParser, config: Namespace, own: Namespace) -> None:
     if (own.propose is None) != (own.to is None):
         raise InvalidValueError.about("--propose", "says how many recipes to write and --to where: give both or none.")
     with only_json(own.json):
-        found = _Search(Trials(parser, config, own.share), own, str(config.recipe[0]) if config.recipe else "")
-        found.words = getattr(parser, "words", ()) or [found.recipe]
+        recipe = str(config.recipe[0]) if config.recipe else ""
+        words = getattr(parser, "words", ()) or [recipe]
+        found = _Search(Trials(parser, config, own.share), own, recipe, words)
         document = found.offline() if own.propose or own.results else found.online()
     if own.json:
         print_json(document)
@@ -109,11 +110,11 @@ class _Search:
         trials: The recipe's short runs.
         options: The command's own options.
         recipe: Path of the recipe.
+        words: What the user gave, from the recipe on.
     """
 
-    def __init__(self, trials: Trials, options: Namespace, recipe: str):
-        self.trials, self.options, self.recipe = trials, options, recipe
-        self.words: Sequence[str] = [recipe]  # what the user gave, from the recipe on
+    def __init__(self, trials: Trials, options: Namespace, recipe: str, words: Sequence[str]):
+        self.trials, self.options, self.recipe, self.words = trials, options, recipe, words
         self.done: list[tuple[ShortRun, float]] = []
         self.fitted: FittedMixture | None = None
         self.evidence: Evidence | None = None

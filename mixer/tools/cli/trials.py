@@ -17,6 +17,7 @@ from mixer.tools.analysis.fit import Constraints, FittedMixture
 from mixer.tools.analysis.fit.runs import RecordedRuns, fit_runs, objective_of
 from mixer.tools.analysis.search.search_plan import PRIOR, ShortRun
 from mixer.tools.analysis.search.short_recipe import (
+    cut_limits,
     limits_in_data,
     shorten,
     shorten_schedule,
@@ -159,9 +160,8 @@ class Trials:
         planned = f"{steps} steps of {self.batch_size:g} samples"
         if self._limits is None:
             return planned
-        config = self._config.clone()
-        self._shorten(config, steps)
-        limits = [f"{limit:,} {unit}" for unit, limit in vars(config.budget).items()] if config.budget else []
+        cut = cut_limits(self._limits, steps / self._max_steps)
+        limits = [f"{limit:,} {unit}" for unit, limit in cut.items()]
         return f"{' or '.join(limits) or 'the amounts of the streams'} ({planned}, if all were as large as the first)"
 
     def _shorten(self, config: Any, steps: int) -> list[str]:

@@ -58,7 +58,7 @@ def cached_folder(name: str, source: Path, fill: Callable[[Path], None]) -> Path
         return folder
     with _waited_for(FileLock(f"{folder}.lock"), folder):
         if not folder.is_dir():
-            logger.warning("Makes %s, once: 135 million weights take half a minute of processor time.", folder)
+            logger.warning("Makes %s, once.", folder)
             with tempfile.TemporaryDirectory(dir=cache, prefix=f"{name}-") as temporary:
                 fill(Path(temporary) / "content")
                 shutil.move(Path(temporary) / "content", folder)
@@ -89,6 +89,7 @@ def _file(name_or_path: Path | str, gguf_file: str, revision: str | None) -> Pat
 
 
 def _convert(path: Path, folder: Path) -> None:
+    logger.warning("Converts %s: 135 million weights take half a minute of processor time.", path.name)
     source: dict[str, Any] = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     try:
         config = AutoConfig.from_pretrained(**source)

@@ -49,15 +49,15 @@ def last_change(weights: pd.DataFrame, levels: Sequence[Level], unit: str, objec
     """
     after, before = weights["policy_weight"], weights["before"]
     change = (after - before).abs().fillna(0.0)
-    name = str(change.idxmax() if change.max() >= _LEAST_CHANGE else after.idxmax())
-    if change.max() >= _LEAST_CHANGE:
+    has_changed = change.max() >= _LEAST_CHANGE
+    name = str(change.idxmax() if has_changed else after.idxmax())
+    if has_changed:
         begins = f"{name} {before[name]:.1%} → {after[name]:.1%} of the {unit}"
     else:
         is_largest = after.max() - after.min() >= _LEAST_CHANGE
         begins = f"{name} has the largest share" if is_largest else f"All {len(after)} streams have the same share"
         begins += f", {after[name]:.1%} of the {unit}, {'as at the start' if before.isna().all() else 'as before'}"
-    is_known = change.max() >= _LEAST_CHANGE
-    reason = _reason(name, levels, objective, float(after[name] - before[name]) if is_known else 0.0)
+    reason = _reason(name, levels, objective, float(after[name] - before[name]) if has_changed else 0.0)
     parts = [text for text in (reason, _wrapped(name, after[name], levels)) if text]
     return f"{begins}: {'. '.join(parts)}." if parts else f"{begins}."
 

@@ -126,16 +126,21 @@ def shorten(
     _shorten_training(config.training, share, steps, _evaluates(policy))
     if budget is not None:
         config.training.max_steps = -1
-        config.training.eval_steps = config.training.eval_steps if _evaluates(policy) else _NEVER
+        if not _evaluates(policy):
+            config.training.eval_steps = _NEVER
     config.training.budget_samples = config.training.budget_tokens = None
-    cut = {unit: _cut(limit, share) for unit, limit in (budget or {}).items()}
-    config.budget = Namespace(cut) if cut else None  # type: ignore[no-untyped-call]
+    config.budget = Namespace(cut_limits(budget, share)) if budget else None  # type: ignore[no-untyped-call]
     by_name = {stream.name: stream for stream in streams}
     for name, own in config.streams.items():
         own["rows_share"] = own["rows_share"] * (share if _has_rows(own, by_name.get(safe_name(name))) else 1.0)
         for amount in _AMOUNTS:
             own[amount] = None if own[amount] is None else _cut(own[amount], share)
     return _differences(streams, share)
+
+
+def cut_limits(limits: Mapping[str, int], share: float) -> dict[str, int]:
+    """Cuts the limits of a run, by unit, to a share of it."""
+    return {unit: _cut(limit, share) for unit, limit in limits.items()}
 
 
 def _cut(amount: int, share: float) -> int:
