@@ -29,6 +29,7 @@ from mixer.measurements.measurement import (
     with_shown as with_shown,
 )
 from mixer.measurements.rewards import Rewards as Rewards, RewardStatistics as RewardStatistics
+from mixer.measurements.set_loss import SetLoss as SetLoss
 
 # The measurements by the names that keywords have: `gradient_norm` for `GradientNorm`.
 BY_NAME: dict[str, Kind] = {

@@ -414,6 +414,10 @@ class Mixing:
         """Returns the losses of the evaluations since the last call, `[num_streams]`, or `None`."""
         return self._weights.take_evaluation_losses()
 
+    def take_set_losses(self) -> Mapping[str, float] | None:
+        """Returns those of sets that are no streams, by name, or `None`."""
+        return self._weights.take_set_losses()
+
     def end_step(self, num_samples: int | None = None, num_tokens: int = 0, num_labels: int = 0) -> None:
         """Counts a step on the clock; see `Clock.tick`."""
         self.clock.tick(num_samples, num_tokens, num_labels)

@@ -1,5 +1,6 @@
 """The first control of a run: the weights of the streams."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import mixer.policies.contract as contract
+from mixer.measurements import SetLoss, asked
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.errors import InvalidValueError, require, wrong_type, wrong_value
 from mixer.utils.saved_state import arrays_of, check_form, is_known, to_plain
@@ -33,6 +35,7 @@ class MixtureWeights:
 
     def __init__(self, policy: contract.Policy, mixture: contract.Mixture, active: BoolArray | None = None):
         self.policy, self._mixture, self._names = policy, mixture, mixture.names
+        self._sets = {name for need in asked(policy.needs, SetLoss) for name in need.sets}
         self.manual: FloatArray | None = None
         self.start(active)
 
@@ -43,6 +46,7 @@ class MixtureWeights:
             active: bool `[num_streams]`: streams that are active in the first step; `None` for all.
         """
         self._evaluation_losses: FloatArray | None = None
+        self._set_losses: dict[str, float] = {}
         self._decide(self.policy.start(replace(self._mixture, active=active)), 0)
         self.policy.check_remembered()
 
@@ -92,12 +96,18 @@ class MixtureWeights:
         losses, self._evaluation_losses = self._evaluation_losses, None
         return losses
 
+    def take_set_losses(self) -> Mapping[str, float] | None:
+        """Returns the losses of evaluation sets that are no streams since the last call, by name, or `None`."""
+        losses, self._set_losses = self._set_losses, {}
+        return losses or None
+
     def observe_evaluation(self, losses: Mapping[str, float]) -> None:
         """Keeps the losses of an evaluation for the policy's next decision.
 
         Args:
-            losses: Evaluation losses by stream; others are left out.
+            losses: Losses by evaluation set, among them those of streams.
         """
+        self._set_losses |= {name: losses[name] for name in self._sets if math.isfinite(losses.get(name, math.nan))}
         values = np.array([losses.get(name, np.nan) for name in self._names], dtype=np.float64)
         values[~np.isfinite(values)] = np.nan
         if self._evaluation_losses is not None:
@@ -112,6 +122,7 @@ class MixtureWeights:
             "decision": self.decision.state_dict(),
             "manual": None if self.manual is None else self.manual.tolist(),
             "evaluation_losses": None if losses is None else to_plain(losses),
+            "set_losses": dict(self._set_losses),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], step: int, allow_inexact: bool = False) -> None:
@@ -149,6 +160,9 @@ class MixtureWeights:
         if manual is not None:
             contract.check_weights(manual, self._names, "the weights set by hand")
         self.manual, self._evaluation_losses = manual, losses
+        sets = state.get("set_losses", {})  # earlier checkpoints have none
+        values = finite_or_missing([*sets.values()], "the values of evaluation sets", len(sets))
+        self._set_losses = dict(zip(sets, values.tolist(), strict=True))
         decision, own = contract.Decision.from_state(state["decision"]), self.decision.weights
         if self.policy.is_static and not np.array_equal(decision.weights, own):
             if allow_inexact:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.measurements import EvaluationLoss
+from mixer.measurements import EvaluationLoss, Needs, SetLoss
 from mixer.policies import Mixture, Observation, Policy
 from mixer.utils.arrays import FloatArray
 from mixer.utils.errors import InvalidValueError
@@ -42,11 +42,13 @@ class ReplayBound(ReplayPolicy):
 
     It needs evaluation sets of the old streams' names, an evaluation before the first step (`eval_on_start=True`), and
     about twenty in the run. A replay buffer or a plain stream can be old. In a continual run each earlier task has its
-    own memory, and the loss is bounded by that at the end of its task.
+    own memory, and the loss is bounded by that at the end of its task. Other evaluation sets may be bounded too, as
+    public prompts say: each old stream then goes by the largest `e` of its own and theirs.
 
     Args:
-        max_rise: Largest rise of each old stream's evaluation loss, relative to the first one; 0.05 is 5 %.
+        max_rise: Largest rise of each bounded evaluation loss, relative to the first one; 0.05 is 5 %.
         old: Names of the old streams; `None` takes the replay buffers.
+        sets: Names of evaluation sets that are no streams, whose losses are bounded too.
         first_ratio: `ρ` of all old streams together at the start.
         minimum: Least `ρ`.
         maximum: Largest `ρ`.
@@ -60,7 +62,7 @@ class ReplayBound(ReplayPolicy):
 
     remembered = ("_logs", "_first", "_progresses", "_rises", "_num_at_limit", "_has_warned")
 
-    needs = (EvaluationLoss(before_first_step=True),)
+    needs: Needs = (EvaluationLoss(before_first_step=True),)
     needs_memory_per_task = True
 
     def __init__(
@@ -72,6 +74,7 @@ class ReplayBound(ReplayPolicy):
         maximum: float = 0.9,
         policy: Policy | str | dict[str, float] | None = None,
         *,
+        sets: Sequence[str] = (),
         additional: bool = False,
     ):
         super().__init__(policy, additional=additional)
@@ -80,11 +83,14 @@ class ReplayBound(ReplayPolicy):
             raise InvalidValueError(
                 option="old", expected="a list of names of streams, or None for the buffers", found=old
             )
+        if isinstance(sets, str):
+            raise InvalidValueError(option="sets", expected="a list of names of evaluation sets", found=sets)
         if not 0.0 < minimum <= first_ratio <= maximum < 1.0:
             text = f"0 < minimum <= first_ratio <= maximum < 1 must hold, got {minimum}, {first_ratio} and {maximum}."
             raise InvalidValueError(text, option="first_ratio", found=first_ratio)
         self.max_rise, self.old, self.first_ratio = max_rise, safe_names(old, "old"), first_ratio
-        self.minimum, self.maximum = minimum, maximum
+        self.minimum, self.maximum, self.sets = minimum, maximum, tuple(safe_names(sets, "sets"))
+        self.needs = (*self.needs, SetLoss(self.sets)) if self.sets else self.needs
 
     def replayed(self, mixture: Mixture) -> Sequence[int]:
         """Returns the old streams; see `ReplayPolicy.replayed`."""
@@ -100,10 +106,14 @@ class ReplayBound(ReplayPolicy):
 
     def start_replay(self, mixture: Mixture) -> Replay:
         """Forgets all losses; see `ReplayPolicy.start_replay`."""
-        self._names = [mixture.names[k] for k in self.memories]
-        first_odds = math.log(_odds(self.first_ratio) / max(len(self._names), 1))
+        if streams := [name for name in self.sets if name in mixture.names]:
+            text = f"must be evaluation sets that are no streams, but {streams} are streams; name those in old."
+            raise InvalidValueError.about("sets", text, found=streams)
+        old = [mixture.names[k] for k in self.memories]
+        self._names = [*old, *self.sets]
+        first_odds = math.log(_odds(self.first_ratio) / max(len(old), 1))
         known = {} if self.past is None else self.past.state
-        self._logs = np.array([known.get(name, {}).get("log_odds", first_odds) for name in self._names])
+        self._logs = np.array([known.get(name, {}).get("log_odds", first_odds) for name in old])
         self._first = np.array([known.get(name, {}).get("first", np.nan) for name in self._names])
         self._progresses, self._rises = np.zeros(0), np.zeros((0, len(self._names)))
         self._num_at_limit, self._has_warned = 0, False
@@ -112,13 +122,17 @@ class ReplayBound(ReplayPolicy):
     def update_replay(self, observation: Observation) -> Replay:
         """Moves the odds after an evaluation; see `ReplayPolicy.update_replay`."""
         if (losses := observation[EvaluationLoss]) is not None and len(self.memories):
-            self._take(losses[self.memories], observation)
+            of_sets = observation[SetLoss] or {}
+            self._take(np.append(losses[self.memories], [of_sets.get(name, np.nan) for name in self.sets]), observation)
         return self._decided()
 
     def lasting_state(self) -> dict[str, Any]:
         """Returns the odds and first losses, those of earlier runs too; see `ReplayPolicy.lasting_state`."""
-        rows = zip(self._names, self._logs, self._first, strict=True)
-        own = {n: {"log_odds": float(odds), "first": float(first)} for n, odds, first in rows if np.isfinite(first)}
+        odds = dict(zip(self._names, self._logs, strict=False))  # sets have none
+        rows = zip(self._names, self._first, strict=True)
+        own = {name: {"first": float(first)} for name, first in rows if np.isfinite(first)}
+        for name in own.keys() & odds.keys():
+            own[name]["log_odds"] = float(odds[name])
         return own if self.past is None else {**self.past.state, **own}
 
     def _take(self, losses: FloatArray, observation: Observation) -> None:
@@ -130,8 +144,10 @@ class ReplayBound(ReplayPolicy):
         self._progresses = np.append(self._progresses, observation.progress)[-_NUM_KEPT:]
         self._rises = np.vstack([self._rises, rises])[-_NUM_KEPT:]
         rate = _RATE / max(1.0 - observation.progress, _LEAST_LEFT)
-        change = rate * (self._expected(rises, observation.progress) - self.max_rise)
-        change = np.where(np.isfinite(change) & ~is_first, change, 0.0)
+        expected = np.where(is_first, np.nan, self._expected(rises, observation.progress))
+        own, of_sets = np.split(expected, [len(self._logs)])
+        change = rate * (np.fmax(own, np.fmax.reduce(of_sets, initial=np.nan)) - self.max_rise)
+        change = np.where(np.isfinite(change), change, 0.0)
         self._logs = self._logs + passed * np.clip(change, -_MOST_CHANGE, _MOST_CHANGE)
         self._warn(rises, self._limit(), observation)
 
@@ -174,7 +190,8 @@ class ReplayBound(ReplayPolicy):
         """Returns the odds, the first losses and the last rises of the old streams; see `Policy.explain`."""
         rises = self._rises[-1] if len(self._rises) else np.full(len(self._first), np.nan)
         table = np.full((3, len(self.memories) + len(self.others)), np.nan)
-        table[:, self.memories] = np.exp(self._logs), self._first, rises
+        num_old = len(self._logs)
+        table[:, self.memories] = np.exp(self._logs), self._first[:num_old], rises[:num_old]
         return dict(zip(("odds", "first loss", "rise"), table, strict=True))
 
 

@@ -6,7 +6,18 @@ from typing import Any
 import numpy as np
 
 from mixer.loading.loaded_step import StepResult
-from mixer.measurements import EvaluationLoss, GradientNorm, Kind, LearningRate, Loss, MeanLoss, Rates, Results, asked
+from mixer.measurements import (
+    EvaluationLoss,
+    GradientNorm,
+    Kind,
+    LearningRate,
+    Loss,
+    MeanLoss,
+    Rates,
+    Results,
+    SetLoss,
+    asked,
+)
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
 from mixer.run.hooks import Observer
 from mixer.run.state import Run
@@ -26,6 +37,7 @@ _READERS: dict[Kind, Callable[[Run, StepResult], Any]] = {
     GradientNorm: lambda run, _: run.gradient_norm,  # by which the Trainer clips
     LearningRate: _rates,
     EvaluationLoss: lambda run, _: run.mixing.take_evaluation_losses(),  # once
+    SetLoss: lambda run, _: run.mixing.take_set_losses(),
 }
 
 

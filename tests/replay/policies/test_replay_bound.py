@@ -54,6 +54,23 @@ def test_a_jump_moves_by_as_much_as_is_allowed_at_once_and_unknown_losses_not_at
         np.testing.assert_allclose(odds_of(see(policy, 0.03, loss))[0], now[0])
 
 
+def test_each_old_stream_goes_by_the_largest_rise_of_its_own_and_of_sets_that_are_no_streams() -> None:
+    policy = ReplayBound(0.05, first_ratio=0.2, sets=["public", "prose"])
+    before = odds_of(policy.start(MIXED))
+
+    def seen(progress: float, early: float, **sets: float) -> np.ndarray:
+        evaluated = np.array([early, 5.0, 1.0, 5.0, 5.0])
+        known = {"evaluation_losses": evaluated, "set_loss": sets or None}
+        return odds_of(policy.update(shown(5, step=round(100 * progress), progress=progress, **known)))
+
+    np.testing.assert_allclose(seen(0.0, 2.0, public=4.0, prose=3.0), before)  # first losses
+    now = seen(0.1, 2.3, public=4.4, prose=3.0)  # 15 % above its own, 10 % above a set
+    np.testing.assert_allclose(now, before * np.exp([0.1 * 75 * 0.10 / 0.9, 0.1 * 75 * 0.05 / 0.9]))
+    assert policy.lasting_state()["public"] == {"first": 4.0}
+    later = seen(0.2, 2.1)  # an evaluation of streams alone: by their own, 5 % and 0 %
+    np.testing.assert_allclose(later, now * np.exp([0.0, -0.1 * 75 * 0.05 / 0.8]))
+
+
 @pytest.mark.parametrize("lift", [0.0, 0.06])
 @pytest.mark.parametrize("slope", [0.06, 0.08, 0.12])
 @pytest.mark.parametrize("level", [-0.05, 0.0, 0.1])
@@ -105,6 +122,7 @@ def test_old_streams_need_not_be_buffers_and_explain_themselves() -> None:
     ("options", "option"),
     [
         *(({"old": old}, "old") for old in ("english", [], ["x"])),
+        *(({"sets": sets}, "sets") for sets in ("public", ["early"])),
         *((options, "first_ratio") for options in ({"first_ratio": 0.95}, {"minimum": 0.0})),
     ],
 )
@@ -120,8 +138,8 @@ def test_without_buffers_old_streams_have_to_be_named() -> None:
 
 def _trainer(folder: Path, mixing: Any, streams: Any, **args: Any) -> MixingTrainer:
     options = {"max_steps": 12, "eval_strategy": "steps", "eval_steps": 2, "eval_on_start": True, **args}
-    sets = {name: Tokens(8, 9) for name in ("new", "old")}
-    return make(folder, train_dataset=streams, eval_dataset=sets, mixing=mixing, **options)
+    options.setdefault("eval_dataset", {name: Tokens(8, 9) for name in ("new", "old")})
+    return make(folder, train_dataset=streams, mixing=mixing, **options)
 
 
 def test_a_run_replays_by_its_evaluations_and_resumes_to_the_bit(tmp_path: Path) -> None:
@@ -136,6 +154,26 @@ def test_a_run_replays_by_its_evaluations_and_resumes_to_the_bit(tmp_path: Path)
     assert shares[0] == pytest.approx(0.3)
     assert len(set(shares.round(6))) > 4
     resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-8"))
+    assert all(torch.equal(x, y) for x, y in zip(whole.model.parameters(), resumed.model.parameters(), strict=True))
+
+
+def test_a_set_that_is_no_stream_is_bounded_over_a_resume_too(tmp_path: Path) -> None:
+    streams, sets = {"new": Tokens(40, 1), "old": Tokens(40, 2)}, {name: Tokens(8, 9) for name in ("new", "old")}
+
+    def new(folder: str, more: dict[str, Any], **options: Any) -> MixingTrainer:
+        mixing = ReplayBound(0.05, old=["old"], first_ratio=0.3, sets=["public"])
+        return _trainer(tmp_path / folder, mixing, streams, eval_dataset={**sets, **more}, **options)
+
+    with refused("eval_dataset"):
+        new("refused", {})
+    public, saves = {"public": Tokens(8, 5)}, {"save_strategy": "steps", "save_steps": 5}
+    whole, resumed = new("whole", public, **saves), new("whole", public, **saves)
+    whole.train()
+    evaluations = whole.ledger.evaluations().pivot(index="step", columns="stream", values="loss")
+    rises = evaluations[["old", "public"]] / evaluations[["old", "public"]].iloc[0] - 1.0
+    assert whole.mixing.policy.lasting_state()["public"]["first"] == evaluations["public"].iloc[0]
+    assert (rises["public"] != rises["old"]).any()
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-5"))
     assert all(torch.equal(x, y) for x, y in zip(whole.model.parameters(), resumed.model.parameters(), strict=True))
 
 
