@@ -95,6 +95,10 @@ def augmented() -> Any:
 
 
 def _collated(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    if "augment" not in samples[0]:
+        hint = "tasks.sources.pictures makes them; keep the column by remove_unused_columns=False."
+        expected = "given samples with a column `augment`"
+        raise InvalidValueError(option="data_collator", expected=expected, found=sorted(samples[0]), hint=hint)
     batch = default_data_collator([{name: one[name] for name in ("pixel_values", "labels")} for one in samples])
     for number, one in enumerate(samples):
         if one["augment"]:

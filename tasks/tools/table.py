@@ -13,6 +13,7 @@ import numpy as np
 from accelerate import PartialState
 from jsonargparse import ArgumentParser, Namespace
 
+from mixer.distributed.collectives import RankSync
 from mixer.tools.cli.command import build_recipe
 from mixer.trainer.guard import NonFiniteLossError, NonFiniteWeightsError
 from mixer.utils.errors import InvalidValueError, wrong_value
@@ -135,16 +136,16 @@ class MethodTable:
 
     def _keep(self, name: str, found: Mapping[str, Any]) -> None:
         """Writes the strengths; refuses to go on with runs that had others."""
-        path = self.folder / name / CHOICE_FILE
-        before = read_json(path)["chosen"] if path.exists() and self.resume != "never" else found["chosen"]
+        path, state = self.folder / name / CHOICE_FILE, PartialState()
+        is_there = state.is_main_process and self.resume != "never" and path.exists()
+        own = read_json(path)["chosen"] if is_there else found["chosen"]
+        before = RankSync(state.num_processes).gather(own)[0]
         if before != found["chosen"]:
             raise wrong_value(
                 "--resume",
                 f"The runs in {path.parent} have {_in_words(before) or 'the defaults'}, but now it is "
                 f"{_in_words(found['chosen']) or 'the defaults'}. Use --overwrite or another output_dir.",
             )
-        state = PartialState()
-        state.wait_for_everyone()  # all have read it
         if state.is_main_process:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, dict(found))

@@ -18,6 +18,7 @@ from mixer.tools.recipe.recipe_files import filled_in
 from tasks import ScoreMatrix
 from tasks.sources import augmented, pictures
 from tests.ranks.warm import some
+from tests.refusals import refused as is_refused
 
 ROOT = Path(__file__).parents[2]
 GALLERY = ROOT / "recipes" / "models"
@@ -108,6 +109,8 @@ def test_pictures_of_a_folder_are_augmented_for_training_alone(tmp_path: Path) -
     torch.testing.assert_close(batch["pixel_values"][1], expected[:, None, None].expand(3, 16, 16))
     colours = {tuple(pixel) for pixel in batch["pixel_values"][0].flatten(1).T.tolist()}
     assert colours == {(0.0, 0.0, 0.0), tuple(expected.tolist())}  # moved, with an edge of grey
+    with is_refused("data_collator"):
+        augmented()([{name: train[0][name] for name in ("pixel_values", "labels")}])
     assert [len(part) for part in pictures(str(tmp_path), evaluation_split=None, size=16)] == [4, 2]
 
 

@@ -27,15 +27,24 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 class _Rows(NamedTuple):
-    """Sorted digests of a data set's rows: of all, or of some that are spread evenly."""
+    """Different rows of a data set: of all rows, or of some that are spread evenly.
+
+    Attributes:
+        digests: uint64 `[num_different]`: their digests, sorted.
+        numbers: int64 `[num_different]`: the number of the first row with each.
+        is_sample: Whether there are rows that were not read.
+    """
 
     digests: UInt64Array
-    num_rows: int
+    numbers: Int64Array
+    is_sample: bool
 
-    def shared_with(self, others: UInt64Array) -> int:
-        """Counts the rows that are among others, given by sorted digests."""
+    def shared_with(self, others: UInt64Array) -> Int64Array:
+        """Returns the numbers of the rows that are among others, given by sorted digests."""
+        if not len(others):
+            return self.numbers[:0]
         places = np.minimum(np.searchsorted(others, self.digests), len(others) - 1)
-        return int((others[places] == self.digests).sum()) if len(others) else 0
+        return self.numbers[others[places] == self.digests]
 
 
 def tell_shared_rows(streams: Sequence[Stream], has_heads: bool, eval_dataset: Any) -> str | None:
@@ -111,19 +120,23 @@ def _is_half(one: Stream, other: Stream) -> bool:
 def _in_words(trained: Mapping[str, _Rows], evaluated: Mapping[str, _Rows]) -> str | None:
     together = np.sort(np.concatenate([np.empty(0, np.uint64), *(rows.digests for rows in trained.values())]))
     found = [
-        (f"{number:,} of {len(own.digests):,} rows of {called} are in {other}", own, rows)
+        (f"{_counted(shared, own)} of {called} are in {other}, row {shared.min():,} among them", own, rows)
         for called, own in evaluated.items()
-        if own.shared_with(together)
+        if own.shared_with(together).size
         for other, rows in trained.items()
-        if (number := own.shared_with(rows.digests))
+        if (shared := own.shared_with(rows.digests)).size
     ]
     if not found:
         return None
-    told = ", ".join(text for text, *_ in found[:_MOST_NAMED])
+    told = "; ".join(text for text, *_ in found[:_MOST_NAMED])
     more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-    is_sampled = any(len(rows.digests) < rows.num_rows for _, *both in found for rows in both)
-    sampled = " Large sets are compared by a sample, so there may be more." if is_sampled else ""
+    is_sample = any(rows.is_sample for _, *both in found for rows in both)
+    sampled = " Large sets are compared by a sample, so there may be more." if is_sample else ""
     return f"Rows of evaluation sets are trained on: {told}{more}.{sampled}"
+
+
+def _counted(shared: Int64Array, rows: _Rows) -> str:
+    return f"{len(shared):,} of {len(rows.digests):,} different rows"
 
 
 def _tell_twins(rows: Mapping[str, _Rows], streams: Sequence[Stream], has_heads: bool) -> None:
@@ -131,16 +144,14 @@ def _tell_twins(rows: Mapping[str, _Rows], streams: Sequence[Stream], has_heads:
     group_of = {stream.name: number for number, own in enumerate(_groups(streams, has_heads)) for stream in own}
     read = [f"the stream {stream.name!r}" for stream in streams]
     found = [
-        (read[one], read[other], number)
+        (_counted(shared, rows[read[one]]), read[one], read[other])
         for one, other in _with_common_rows([rows[name] for name in read])
         if group_of[streams[one].name] == group_of[streams[other].name] and _is_half(streams[one], streams[other])
-        if (number := _twin_rows(rows[read[one]], rows[read[other]]))
+        if (shared := _twin_rows(rows[read[one]], rows[read[other]])).size
     ]
     if not found:
         return
-    texts = [
-        f"{number:,} of {len(rows[name].digests):,} rows of {name} are in {other}" for name, other, number in found
-    ]
+    texts = [f"{counted} of {name} are in {other}" for counted, name, other in found]
     more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
     logger.warning(
         "%s%s. If two streams are one data set, leave one out, and set the weight of the other.",
@@ -165,10 +176,10 @@ def _with_common_rows(rows: Sequence[_Rows]) -> Iterator[tuple[int, int]]:
         yield from ((number, other) for other in sorted(others))
 
 
-def _twin_rows(one: _Rows, other: _Rows) -> int:
-    """Counts the rows that a stream shares with another; 0 if they are less than half of either."""
-    counts = one.shared_with(other.digests), other.shared_with(one.digests)
-    return counts[0] if min(counts[0] / len(one.digests), counts[1] / len(other.digests)) >= _ONE_SET else 0
+def _twin_rows(one: _Rows, other: _Rows) -> Int64Array:
+    """Returns the rows that a stream shares with another; none if they are less than half of either."""
+    shared = one.shared_with(other.digests)  # of different rows: as many of the other
+    return shared if len(shared) >= _ONE_SET * max(len(one.digests), len(other.digests)) else shared[:0]
 
 
 def _read(dataset: Any, num_sets: int) -> _Rows:
@@ -184,12 +195,14 @@ def _read(dataset: Any, num_sets: int) -> _Rows:
         most = min(most, _MOST_BYTES_TOGETHER // num_sets // bytes_per_row)
     elif isinstance(base, list | tuple):
         most = min(most, _MOST_LISTED // num_sets)
-    places = places[_evenly(len(places), max(_BLOCK, most))]
+    chosen = _evenly(len(places), max(_BLOCK, most))
+    places = places[chosen]
     if isinstance(base, datasets.Dataset | list | tuple):
         digests = row_digests(base, places)
     else:  # a row by its place in this object
         digests = places.astype(np.uint64) * _ODD + np.uint64(id(base))
-    return _Rows(np.sort(digests), len(dataset))
+    different, firsts = np.unique(digests, return_index=True)
+    return _Rows(different, chosen[firsts], len(chosen) < len(dataset))
 
 
 def _evenly(num_rows: int, most: int) -> Int64Array:

@@ -38,16 +38,23 @@ def _told(caplog: pytest.LogCaptureFixture, streams: Any, sets: Any = None, has_
 def test_rows_of_an_evaluation_set_are_counted_in_each_stream(caplog: pytest.LogCaptureFixture) -> None:
     streams = {"tr": _rows(0, 200), "te": _rows(200, 300), "other": _rows(900, 950)}
     [told] = _told(caplog, streams, {"gold": _rows(163, 213), "apart": _rows(500, 510), "none": None})
-    assert "37 of 50 rows of eval_dataset['gold'] are in the stream 'tr'" in told[0]
-    assert "13 of 50 rows of eval_dataset['gold'] are in the stream 'te'" in told[0]
+    assert "37 of 50 different rows of eval_dataset['gold'] are in the stream 'tr'" in told[0]
+    assert "13 of 50 different rows of eval_dataset['gold'] are in the stream 'te'" in told[0]
     assert not {"apart", "none", "other", "sample"} & set(told[0].replace("'", " ").split())
     assert _told(caplog, streams, {"apart": _rows(500, 510)}) == []
     assert _told(caplog, streams) == _told(caplog, streams, _rows(0, 9).to_iterable_dataset()) == []
     # Stored otherwise: shuffled, with a format, and as rows of Python.
     [told] = _told(caplog, streams, _rows(163, 213).shuffle(seed=1).with_format("torch"))
-    assert "37 of 50 rows of eval_dataset are" in told[0]
+    assert "37 of 50 different rows of eval_dataset are" in told[0]
     lists = {"a": _rows(0, 5).to_list()}
-    assert "1 of 5 rows" in _told(caplog, lists, _rows(4, 9).to_list())[0][0]
+    assert "1 of 5 different rows" in _told(caplog, lists, _rows(4, 9).to_list())[0][0]
+
+
+def test_a_row_that_repeats_is_counted_once_and_one_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    lines = [{"text": text} for text in ("new", "", "old", "", "also old", "")]  # blank lines of a file of texts
+    [told] = _told(caplog, {"a": [{"text": text} for text in ("old", "also old", "", "")]}, lines)
+    assert "3 of 4 different rows" in told[0]
+    assert "row 1 among them" in told[0]
 
 
 def test_rows_that_are_slow_to_read_are_compared_by_their_places(caplog: pytest.LogCaptureFixture) -> None:
@@ -56,11 +63,14 @@ def test_rows_that_are_slow_to_read_are_compared_by_their_places(caplog: pytest.
             raise AssertionError("it is read")
 
     data = Slow(20, 1, "causal-lm")
-    assert "2 of 4 rows" in _told(caplog, {"a": Subset(data, range(12))}, Subset(data, [3, 11, 12, 13]))[0][0]
-    assert "20 of 20 rows" in _told(caplog, {"a": data}, data)[0][0]
+    assert "2 of 4 different rows" in _told(caplog, {"a": Subset(data, range(12))}, Subset(data, [3, 11, 12, 13]))[0][0]
+    assert "20 of 20 different rows" in _told(caplog, {"a": data}, data)[0][0]
     assert _told(caplog, {"a": data}, Slow(20, 1, "causal-lm")) == []
     rows = _rows(0, 20)
-    assert "1 of 2 rows" in _told(caplog, {"a": Subset(Subset(rows, range(5, 20)), [1, 2])}, rows.select([7, 8]))[0][0]
+    assert (
+        "1 of 2 different rows"
+        in _told(caplog, {"a": Subset(Subset(rows, range(5, 20)), [1, 2])}, rows.select([7, 8]))[0][0]
+    )
 
 
 def test_large_sets_are_sampled_and_that_is_said(
@@ -85,8 +95,8 @@ def test_large_sets_are_sampled_and_that_is_said(
 def test_one_data_set_as_two_streams_is_told(caplog: pytest.LogCaptureFixture) -> None:
     rows = _rows(0, 100)
     [told] = _told(caplog, {"a": rows, "b": rows.shuffle(seed=3), "c": _rows(100, 200), "few": _rows(0, 20)})
-    assert told == ("100 of 100 rows of the stream 'a' are in the stream 'b'", "")
-    assert _told(caplog, {"a": _rows(0, 100), "b": _rows(40, 140)})[0][0].startswith("60 of 100 rows")
+    assert told == ("100 of 100 different rows of the stream 'a' are in the stream 'b'", "")
+    assert _told(caplog, {"a": _rows(0, 100), "b": _rows(40, 140)})[0][0].startswith("60 of 100 different rows")
     assert _told(caplog, {"a": _rows(0, 100), "b": _rows(60, 160)}) == []
     # The same texts for two heads, or with two preprocessings, are two tasks.
     assert _told(caplog, {"a": rows, "b": rows}, has_heads=True) == []
@@ -105,7 +115,7 @@ def test_twins_are_those_that_comparing_all_pairs_finds(
     for (one, first), (other, second) in combinations(enumerate(ends), 2):
         common = min(first[1], second[1]) - max(first[0], second[0])
         if common >= 0.5 * max(first[1] - first[0], second[1] - second[0]):
-            rows = f"{common} of {first[1] - first[0]} rows"
+            rows = f"{common} of {first[1] - first[0]} different rows"
             twins.append(f"{rows} of the stream '{one}' are in the stream '{other}'")
     assert twins
     assert sorted(told[0].split(", ")) == sorted(twins)
@@ -135,4 +145,4 @@ def test_documents_that_a_recipe_packs_are_compared_before(tmp_path: Path, caplo
     tell_shared_documents(streams, {"web": packed([*documents[8:], "new"])})
     [record] = caplog.records
     assert isinstance(record.args, tuple)
-    assert "2 of 3 rows of eval_dataset['web'] are in the stream 'a'" in str(record.args[0])
+    assert "2 of 3 different rows of eval_dataset['web'] are in the stream 'a'" in str(record.args[0])
