@@ -4,6 +4,7 @@ import re
 
 from mixer.measurements.alignment import Alignment as Alignment, TargetStatistics as TargetStatistics, Worth as Worth
 from mixer.measurements.evaluation_loss import EvaluationLoss as EvaluationLoss
+from mixer.measurements.evaluation_set_loss import EvaluationSetLoss as EvaluationSetLoss
 from mixer.measurements.gradient_norm import GradientNorm as GradientNorm
 from mixer.measurements.gradients import (
     GradientNoise as GradientNoise,
@@ -24,12 +25,12 @@ from mixer.measurements.measurement import (
     asked as asked,
     at_interval as at_interval,
     check_requests as check_requests,
+    evaluated_sets as evaluated_sets,
     names_of as names_of,
     required as required,
     with_shown as with_shown,
 )
 from mixer.measurements.rewards import Rewards as Rewards, RewardStatistics as RewardStatistics
-from mixer.measurements.set_loss import SetLoss as SetLoss
 
 # The measurements by the names that keywords have: `gradient_norm` for `GradientNorm`.
 BY_NAME: dict[str, Kind] = {

@@ -144,6 +144,11 @@ def required(needs: Needs) -> set[Requirement]:
     return {requirement for need in needs for requirement in need.requirements()}
 
 
+def evaluated_sets(needs: Needs) -> list[str]:
+    """Returns the evaluation sets, beside those of streams, that some requests name by an option `sets`."""
+    return [name for need in needs for name in getattr(need, "sets", ())]
+
+
 def at_interval(needs: Needs, rule: object) -> Needs:
     """Returns the requests of a rule, at its interval where it has the option `interval_steps` and they have one."""
     options = {"interval_steps": rule.interval_steps} if hasattr(rule, "interval_steps") else {}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import mixer.policies.contract as contract
-from mixer.measurements import SetLoss, asked
+from mixer.measurements import evaluated_sets
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.errors import InvalidValueError, require, wrong_type, wrong_value
 from mixer.utils.saved_state import arrays_of, check_form, is_known, to_plain
@@ -35,7 +35,7 @@ class MixtureWeights:
 
     def __init__(self, policy: contract.Policy, mixture: contract.Mixture, active: BoolArray | None = None):
         self.policy, self._mixture, self._names = policy, mixture, mixture.names
-        self._sets = {name for need in asked(policy.needs, SetLoss) for name in need.sets}
+        self._sets = evaluated_sets(policy.needs)
         self.manual: FloatArray | None = None
         self.start(active)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mixer.measurements import EvaluationLoss, Needs, SetLoss
+from mixer.measurements import EvaluationLoss, EvaluationSetLoss, Needs
 from mixer.policies import Mixture, Observation, Policy
 from mixer.utils.arrays import FloatArray
 from mixer.utils.errors import InvalidValueError
@@ -90,7 +90,7 @@ class ReplayBound(ReplayPolicy):
             raise InvalidValueError(text, option="first_ratio", found=first_ratio)
         self.max_rise, self.old, self.first_ratio = max_rise, safe_names(old, "old"), first_ratio
         self.minimum, self.maximum, self.sets = minimum, maximum, tuple(safe_names(sets, "sets"))
-        self.needs = (*self.needs, SetLoss(self.sets)) if self.sets else self.needs
+        self.needs = (*self.needs, EvaluationSetLoss(self.sets)) if self.sets else self.needs
 
     def replayed(self, mixture: Mixture) -> Sequence[int]:
         """Returns the old streams; see `ReplayPolicy.replayed`."""
@@ -122,7 +122,7 @@ class ReplayBound(ReplayPolicy):
     def update_replay(self, observation: Observation) -> Replay:
         """Moves the odds after an evaluation; see `ReplayPolicy.update_replay`."""
         if (losses := observation[EvaluationLoss]) is not None and len(self.memories):
-            of_sets = observation[SetLoss] or {}
+            of_sets = observation[EvaluationSetLoss] or {}
             self._take(np.append(losses[self.memories], [of_sets.get(name, np.nan) for name in self.sets]), observation)
         return self._decided()
 

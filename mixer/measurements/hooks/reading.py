@@ -8,6 +8,7 @@ import numpy as np
 from mixer.loading.loaded_step import StepResult
 from mixer.measurements import (
     EvaluationLoss,
+    EvaluationSetLoss,
     GradientNorm,
     Kind,
     LearningRate,
@@ -15,7 +16,6 @@ from mixer.measurements import (
     MeanLoss,
     Rates,
     Results,
-    SetLoss,
     asked,
 )
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
@@ -37,7 +37,7 @@ _READERS: dict[Kind, Callable[[Run, StepResult], Any]] = {
     GradientNorm: lambda run, _: run.gradient_norm,  # by which the Trainer clips
     LearningRate: _rates,
     EvaluationLoss: lambda run, _: run.mixing.take_evaluation_losses(),  # once
-    SetLoss: lambda run, _: run.mixing.take_set_losses(),
+    EvaluationSetLoss: lambda run, _: run.mixing.take_set_losses(),
 }
 
 

@@ -7,7 +7,7 @@ from transformers import Trainer, TrainingArguments
 from transformers.utils import logging
 
 from mixer.loading.build import has_whole_steps
-from mixer.measurements import SetLoss, asked, check_requests, required
+from mixer.measurements import check_requests, evaluated_sets, required
 from mixer.mixture.stream import Stream
 from mixer.policies.contract import Policy
 from mixer.policies.objective import Objective
@@ -63,7 +63,7 @@ def check_needs(
 def _check_evaluated(policy: Policy, streams: Sequence[Stream], args: TrainingArguments, eval_dataset: Any) -> None:
     """Refuses a policy that goes by evaluations which do not take place."""
     name = type(policy).__name__
-    sets = [*(s.name for s in streams), *(name for need in asked(policy.needs, SetLoss) for name in need.sets)]
+    sets = [*(stream.name for stream in streams), *evaluated_sets(policy.needs)]
     missing = [name for name in sets if not isinstance(eval_dataset, dict) or name not in eval_dataset]
     if missing:
         raise wrong_value("eval_dataset", f"must be a dict by name for policy {name}, but {missing} are missing.")

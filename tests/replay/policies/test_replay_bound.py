@@ -60,7 +60,7 @@ def test_each_old_stream_goes_by_the_largest_rise_of_its_own_and_of_sets_that_ar
 
     def seen(progress: float, early: float, **sets: float) -> np.ndarray:
         evaluated = np.array([early, 5.0, 1.0, 5.0, 5.0])
-        known = {"evaluation_losses": evaluated, "set_loss": sets or None}
+        known = {"evaluation_losses": evaluated, "evaluation_set_loss": sets or None}
         return odds_of(policy.update(shown(5, step=round(100 * progress), progress=progress, **known)))
 
     np.testing.assert_allclose(seen(0.0, 2.0, public=4.0, prose=3.0), before)  # first losses

@@ -7,7 +7,7 @@ from mixer.measurements.measurement import Measurement
 
 
 @dataclass(frozen=True)
-class SetLoss(Measurement[Mapping[str, float]]):
+class EvaluationSetLoss(Measurement[Mapping[str, float]]):
     """Losses of an evaluation since the last observation on sets that are no streams, by name.
 
     Args:
