@@ -44,7 +44,8 @@ class _Rows(NamedTuple):
         if not len(others):
             return self.numbers[:0]
         places = np.minimum(np.searchsorted(others, self.digests), len(others) - 1)
-        return self.numbers[others[places] == self.digests]
+        shared: Int64Array = self.numbers[others[places] == self.digests]
+        return shared
 
 
 def tell_shared_rows(streams: Sequence[Stream], has_heads: bool, eval_dataset: Any) -> str | None:
