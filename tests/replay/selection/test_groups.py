@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from replay.selection import ClassBalanced, LossAware, Offers, Reservoir, Ring
+from replay.shared.random_numbers import RandomNumbers, scaled
 from tests.refusals import refused
 from tests.replay.selection.offering import Slots, chi_square_is_fine
 
@@ -158,3 +159,18 @@ def test_samples_are_accepted_as_a_reservoir_accepts_them() -> None:
     slots, reservoir = Slots(LossAware(), 10, key=4), Slots(Reservoir(), 10, key=4)
     taken, plain = offer_values(slots, [1.0] * 300), offer_values(reservoir, [1.0] * 300)
     assert [slot >= 0 for slot in taken] == [slot >= 0 for slot in plain]
+
+
+def test_whole_numbers_are_exact_upper_halves() -> None:
+    numbers, counters = RandomNumbers(11), np.arange(1_000)
+    for bound in (1, 2, 3, 1_000, 2**31 - 1, 2**32 + 1, 2**62, 2**63 - 1):
+        drawn = numbers.integers(counters, np.full(1_000, bound)).tolist()
+        assert drawn == [scaled(word, bound) for word in numbers.words(counters).tolist()]
+    assert RandomNumbers(7).integers(np.arange(5), np.full(5, 10)).tolist() == [0, 9, 8, 9, 0]
+
+
+def test_numbers_are_even_and_others_for_other_keys_and_purposes() -> None:
+    tables = [RandomNumbers(key, purpose) for key in (0, 1, -(2**63), 2**63 - 1) for purpose in (0, 1, 2)]
+    first = np.stack([table.uniforms(np.arange(50_000)) for table in tables])
+    assert all(chi_square_is_fine(np.bincount((row * 100).astype(int), minlength=100), 500) for row in first)
+    assert np.abs(np.corrcoef(first) - np.eye(len(tables))).max() < 0.03
