@@ -73,12 +73,7 @@ class Resuming:
     """
 
     def __init__(
-        self,
-        basis: Basis,
-        start: StartingPoint,
-        loop: LoopControl,
-        checkpoints: Checkpointing,
-        methods: MethodList,
+        self, basis: Basis, start: StartingPoint, loop: LoopControl, checkpoints: Checkpointing, methods: MethodList
     ):
         self._basis = basis
         self._trainer, self._plan, self._run, self._ranks = basis

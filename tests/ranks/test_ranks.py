@@ -11,14 +11,7 @@ from torch import nn
 from transformers import TrainerCallback
 
 from mixer import MixingTrainer, Uniform
-from tests.helpers import (
-    MODEL_DATA,
-    GradientRecorder,
-    Tokens,
-    build_model,
-    three_streams,
-    weights_of,
-)
+from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, build_model, three_streams, weights_of
 from tests.losses import DECLARED, LOSSES, padded, ragged, small_model, whole_gradient
 from tests.mixer.trainer.runs import make
 from tests.ranks.launch import message_of

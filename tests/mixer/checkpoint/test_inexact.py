@@ -37,8 +37,7 @@ MORE = {"train_dataset": {**STREAMS, "c": Tokens(20, 3)}}
 
 
 @pytest.mark.parametrize(
-    ("changes", "totals", "seen"),
-    [(MORE, [6] * 6, [15, 15, 6]), ({"batch_size": 4}, [6, 6, 6, 4, 4, 4], [15, 15])],
+    ("changes", "totals", "seen"), [(MORE, [6] * 6, [15, 15, 6]), ({"batch_size": 4}, [6, 6, 6, 4, 4, 4], [15, 15])]
 )
 def test_a_run_takes_up_one_stream_more_or_another_size(checkpoint, changes, totals, seen) -> None:
     with refused("allow_inexact"):
