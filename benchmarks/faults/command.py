@@ -17,8 +17,8 @@ from typing import Any
 
 from benchmarks.common import show, write_json
 from benchmarks.faults.bench import Bench
+from benchmarks.faults.case import Outcome
 from benchmarks.faults.kinds import Kind
-from benchmarks.faults.outcome import Outcome
 from benchmarks.faults.table import KINDS
 
 _MEMORY = Path("/dev/shm")  # noqa: S108  # a disk that answers at once

@@ -12,8 +12,8 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 
 from mixer import MixingTrainer
 from mixer.checkpoint.lock import FolderLock
-from mixer.tools.cli.ending import ending_of
 from mixer.tools.cli.entry import main
+from mixer.tools.cli.train import ending_of
 from mixer.tools.cli.watch import place_of
 from mixer.tools.records.run import Run
 from tests.commands.recipes import SAVING, write_recipe

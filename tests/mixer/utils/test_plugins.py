@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mixer.schedules import Constant, as_schedule
-from mixer.utils import entry_points, entry_points as plugins, known_rules
+from mixer.utils import entry_points, entry_points as plugins, registry
 from mixer.utils.entry_points import load_plug_in, load_plug_ins, summarised
 from mixer.utils.errors import InvalidValueError
 from replay import ReplayBuffer
@@ -83,10 +83,10 @@ class Even(Uniform):
 def test_a_rule_of_another_package_is_known_by_name_through_an_entry_point(kinds, rule, convert, monkeypatch) -> None:
     entries = {f"adaptive_mixer.{kinds}": [EntryPoint("any", f"{__name__}:{rule.__name__}", "")]}
     monkeypatch.setattr(entry_points, "entry_points", lambda group: entries.get(group, []))
-    known_rules._plugged_in.cache_clear()
+    registry._plugged_in.cache_clear()
     assert type(convert(rule.__name__.lower())) is rule
-    known_rules._plugged_in.cache_clear()
+    registry._plugged_in.cache_clear()
     entries.clear()
     with pytest.raises(InvalidValueError):
         convert(rule.__name__.lower())
-    known_rules._plugged_in.cache_clear()
+    registry._plugged_in.cache_clear()
