@@ -69,9 +69,6 @@ COMMANDS = {
     "faults": Command("faults.command", "What does a fault on one rank lose?", 7, (*_QUICK, "--kinds", "kill-one")),
     "rewards": Command("rewards", "Does mixing prompts by rewards help the worst task of GRPO?", None, _QUICK),
     "peers": Command(
-        "peers.command",
-        "How does the same work go with other toolkits?",
-        None,
-        (*_QUICK, "--only", "interleave, map"),
+        "peers.command", "How does the same work go with other toolkits?", None, (*_QUICK, "--only", "interleave, map")
     ),
 }

@@ -78,25 +78,9 @@ def paired_ratio(numerators: ArrayLike, denominators: ArrayLike) -> dict[str, fl
         ratios, and `num_pairs`.
     """
     ratios = np.asarray(numerators, dtype=np.float64) / np.asarray(denominators, dtype=np.float64)
-    low, high = bootstrap_interval(ratios)
+    picks = np.random.default_rng(0).integers(0, len(ratios), size=(_NUM_RESAMPLES, len(ratios)))
+    low, high = np.quantile(np.median(ratios[picks], axis=1), [0.025, 0.975]).tolist()
     return {**spread(ratios), "low": low, "high": high, "num_pairs": len(ratios)}
-
-
-def bootstrap_interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float, float]:
-    """Gives the percentile bootstrap interval of a median.
-
-    Args:
-        values: `[num_values]`.
-        confidence: Probability that the interval covers.
-
-    Returns:
-        Its low and its high end.
-    """
-    array = np.asarray(values, dtype=np.float64)
-    picks = np.random.default_rng(0).integers(0, len(array), size=(_NUM_RESAMPLES, len(array)))
-    tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(np.median(array[picks], axis=1), [tail, 1.0 - tail])
-    return float(low), float(high)
 
 
 def rotated(names: Sequence[str], round_number: int) -> list[str]:

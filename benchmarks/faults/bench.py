@@ -7,13 +7,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.case import Case, MissedError
+from benchmarks.faults.case import Case, MissedError, Outcome
 from benchmarks.faults.data import READ, STREAM, note_reads
 from benchmarks.faults.disks import ON_DISK, small_disk
 from benchmarks.faults.judge import judge
 from benchmarks.faults.kinds import Kind, Known
 from benchmarks.faults.notes import draw_instant, read_events
-from benchmarks.faults.outcome import Outcome
 from benchmarks.faults.ranks import Ranks
 from benchmarks.faults.run import LENGTHS, NUM_STEPS, SAVE_STEPS, Start
 

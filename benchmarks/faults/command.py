@@ -17,8 +17,8 @@ from typing import Any
 
 from benchmarks.common import show, write_json
 from benchmarks.faults.bench import Bench
+from benchmarks.faults.case import Outcome
 from benchmarks.faults.kinds import Kind
-from benchmarks.faults.outcome import Outcome
 from benchmarks.faults.table import KINDS
 
 _MEMORY = Path("/dev/shm")  # noqa: S108  # a disk that answers at once
@@ -40,11 +40,7 @@ def rows_of(outcomes: Sequence[Outcome], kinds: Sequence[Kind]) -> list[list[str
         for num_ranks in sorted({one.num_ranks for one in outcomes if one.kind == kind.name}):
             own = [one for one in outcomes if (one.kind, one.num_ranks) == (kind.name, num_ranks) and one.was_injected]
             lost = sorted({one.lost for one in own})
-            numbers = [
-                len(own),
-                sum(one.has_survived for one in own),
-                sum(one.is_equal is True for one in own),
-            ]
+            numbers = [len(own), sum(one.has_survived for one in own), sum(one.is_equal is True for one in own)]
             most_again = max((one.steps_again for one in own), default=0)
             most_seconds = max((one.seconds for one in own), default=0.0)
             num_broken = sum(bool(one.broken) for one in own)

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.faults.case import Case
+from benchmarks.faults.case import Case, Outcome
 from benchmarks.faults.kinds import Promise
 from benchmarks.faults.left_out import judge_left_out, judge_losses
 from benchmarks.faults.notes import END, compare_ends, read_events
-from benchmarks.faults.outcome import Outcome
 from benchmarks.faults.ranks import End
 from benchmarks.faults.run import NUM_STEPS
 from mixer import Ledger

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.faults.case import Case
+from benchmarks.faults.case import Case, Outcome
 from benchmarks.faults.data import STREAM
 from benchmarks.faults.kinds import Promise
 from benchmarks.faults.notes import END
-from benchmarks.faults.outcome import Outcome
 from benchmarks.faults.ranks import End
 from benchmarks.faults.run import NUM_STEPS
 from mixer import Ledger

@@ -14,7 +14,7 @@ import torch
 import torch.distributed
 
 import tasks  # noqa: F401  # imported once, for all ranks
-from benchmarks.faults import controls, data, filling, leaving, waits  # noqa: F401  # likewise
+from benchmarks.faults import controls, data, filling, waits  # noqa: F401  # likewise
 from benchmarks.faults.run import Start, parts_of, train
 
 with contextlib.suppress(ImportError):  # accelerate would, in every rank, where it is installed

@@ -85,17 +85,16 @@ class Ranks:
         """Gives what this start has noted so far."""
         return read_events(self._case, self._offset)
 
-    def wait_until(self, instant: Instant, limit_seconds: float = 60.0) -> bool:
-        """Waits for an instant of the run; the fault counts from it.
+    def wait_until(self, instant: Instant) -> bool:
+        """Waits for an instant of the run, a minute at most; the fault counts from it.
 
         Args:
             instant: When.
-            limit_seconds: How long at most.
 
         Returns:
             Whether it came before the run ended.
         """
-        limit = time.monotonic() + limit_seconds
+        limit = time.monotonic() + 60.0
         while not any(event.kind != "writes" and event.step >= instant.step for event in self.events()):
             if any(code is not None for code in self._codes()) or time.monotonic() > limit:
                 return False

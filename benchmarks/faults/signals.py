@@ -20,34 +20,14 @@ def _disturbed(case: Case, disturb: Callable[[Ranks], object], apart_from: int |
     return end
 
 
-def kill_one(case: Case) -> End:
-    """Kills one rank."""
-    return _disturbed(case, lambda ranks: ranks.send(signal.SIGKILL, [case.fault["rank"]]))
+def to_one(number: signal.Signals) -> Callable[[Case], End]:
+    """Sends a signal to one rank."""
+    return lambda case: _disturbed(case, lambda ranks: ranks.send(number, [case.fault["rank"]]))
 
 
-def kill_all(case: Case) -> End:
-    """Kills all ranks."""
-    return _disturbed(case, lambda ranks: ranks.send(signal.SIGKILL))
-
-
-def sigterm_one(case: Case) -> End:
-    """Sends SIGTERM to one rank."""
-    return _disturbed(case, lambda ranks: ranks.send(signal.SIGTERM, [case.fault["rank"]]))
-
-
-def sigterm_all(case: Case) -> End:
-    """Sends SIGTERM to all ranks, as clusters do before they take a machine away."""
-    return _disturbed(case, lambda ranks: ranks.send(signal.SIGTERM))
-
-
-def sigint_one(case: Case) -> End:
-    """Sends SIGINT to one rank."""
-    return _disturbed(case, lambda ranks: ranks.send(signal.SIGINT, [case.fault["rank"]]))
-
-
-def sigint_all(case: Case) -> End:
-    """Sends SIGINT to all ranks, as a terminal does."""
-    return _disturbed(case, lambda ranks: ranks.send(signal.SIGINT))
+def to_all(number: signal.Signals) -> Callable[[Case], End]:
+    """Sends a signal to all ranks, as a terminal does, or a cluster before it takes a machine away."""
+    return lambda case: _disturbed(case, lambda ranks: ranks.send(number))
 
 
 def sigint_twice(case: Case) -> End:

@@ -1,14 +1,16 @@
 """All kinds of faults, each with its promise."""
 
 from functools import partial
+from signal import SIGINT, SIGKILL, SIGTERM
 
-from benchmarks.faults import controls, damages, data, disks, draws, filling, leaving, signals, waits
+from benchmarks.faults import controls, damages, data, disks, draws, filling, signals, waits
 from benchmarks.faults.kinds import Kind, Promise
 from benchmarks.faults.run import NUM_STEPS, SAVE_STEPS
+from benchmarks.faults.signals import to_all, to_one
 
 _KILLS = (
-    Kind("kill-one", "SIGKILL of one rank", Promise.RESUMES, signals.kill_one, {2: 8, 4: 4}, draws.instant_of_rank),
-    Kind("kill-all", "SIGKILL of all ranks", Promise.RESUMES, signals.kill_all, {2: 8, 4: 4}, draws.instant),
+    Kind("kill-one", "SIGKILL of one rank", Promise.RESUMES, to_one(SIGKILL), {2: 8, 4: 4}, draws.instant_of_rank),
+    Kind("kill-all", "SIGKILL of all ranks", Promise.RESUMES, to_all(SIGKILL), {2: 8, 4: 4}, draws.instant),
     Kind(
         "kill-loader-worker",
         "SIGKILL of a worker process that loads samples",
@@ -21,10 +23,10 @@ _KILLS = (
 )
 
 _SIGNALS = (
-    Kind("sigterm-one", "SIGTERM to one rank", Promise.SAVES, signals.sigterm_one, {2: 4, 4: 2}, draws.instant_of_rank),
-    Kind("sigterm-all", "SIGTERM to all ranks", Promise.SAVES, signals.sigterm_all, {2: 6, 4: 3}, draws.instant),
-    Kind("sigint-one", "SIGINT to one rank", Promise.SAVES, signals.sigint_one, {2: 3, 4: 1}, draws.instant_of_rank),
-    Kind("sigint-all", "SIGINT to all ranks", Promise.SAVES, signals.sigint_all, {2: 4, 4: 2}, draws.instant),
+    Kind("sigterm-one", "SIGTERM to one rank", Promise.SAVES, to_one(SIGTERM), {2: 4, 4: 2}, draws.instant_of_rank),
+    Kind("sigterm-all", "SIGTERM to all ranks", Promise.SAVES, to_all(SIGTERM), {2: 6, 4: 3}, draws.instant),
+    Kind("sigint-one", "SIGINT to one rank", Promise.SAVES, to_one(SIGINT), {2: 3, 4: 1}, draws.instant_of_rank),
+    Kind("sigint-all", "SIGINT to all ranks", Promise.SAVES, to_all(SIGINT), {2: 4, 4: 2}, draws.instant),
     Kind(
         "sigint-twice",
         "a second SIGINT to all ranks within one step",
@@ -79,7 +81,7 @@ _LEFT = tuple(
         counts={2: 2, 4: 1},
         draw=draws.leaving(by),
         names=(name,),
-        inside=leaving.leaves,
+        inside=waits.leaves,
         is_silent=by == "os-exit",
         by_hand=suffix == "by-hand",
     )
@@ -93,7 +95,7 @@ _LEFT = tuple(
         counts={2: 2, 4: 1},
         draw=draws.rank,
         names=("batch_size must be",),
-        inside=leaving.cannot_begin,
+        inside=waits.cannot_begin,
         by_hand=suffix == "by-hand",
     )
     for suffix, told in (("launched", ""), ("by-hand", "; rank 0 keeps the store"))

@@ -1,5 +1,6 @@
-"""Ranks that are slow, that wait, and whose clock leaps."""
+"""Ranks that end by themselves, that are slow, that wait, and whose clock leaps."""
 
+import os
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -89,3 +90,33 @@ def leaping_clock(parts: Parts, start: Start, rank: int) -> None:
     """The clock of one rank, or of all, is set forth or back."""
     if start.fault["rank"] in (rank, None):
         parts.callbacks.append(_Leap(start.fault["step"], start.fault["seconds"]))
+
+
+_CODE = 3
+
+
+class _Leaves(TrainerCallback):
+    """Ends its rank after a step."""
+
+    def __init__(self, step: int, rank: int, by: str):
+        self._step, self._rank, self._by = step, rank, by
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step != self._step:
+            return
+        if self._by == "os-exit":
+            os._exit(_CODE)
+        kinds = {"error": LookupError, "system-exit": SystemExit, "interrupt": KeyboardInterrupt}
+        raise kinds[self._by](f"rank {self._rank} left")
+
+
+def leaves(parts: Parts, start: Start, rank: int) -> None:
+    """One rank ends after a step."""
+    if rank == start.fault["rank"]:
+        parts.callbacks.append(_Leaves(start.fault["step"], rank, start.fault["by"]))
+
+
+def cannot_begin(parts: Parts, start: Start, rank: int) -> None:
+    """The trainer of one rank cannot be made."""
+    if rank == start.fault["rank"]:
+        parts.batch_size = 0

@@ -10,7 +10,6 @@ import numpy as np
 from benchmarks.continual.pretrained import encoded
 from benchmarks.quality.data import PARTS, Splits, labelled, part_of
 
-SETS = ("mpqa", "cr", "mr", "sst2")
 _NUM_VALIDATION, _NUM_TEST = 150, 200  # computed once, but evaluated in each run
 
 

@@ -164,11 +164,7 @@ def summarise(results: Results, objective: Objective, seeds: Sequence[int]) -> d
 
 
 def _figures(
-    own: Mapping[int, Result],
-    compared: Results,
-    judge: Judge,
-    seeds: Sequence[int],
-    by_session: Mapping[str, float],
+    own: Mapping[int, Result], compared: Results, judge: Judge, seeds: Sequence[int], by_session: Mapping[str, float]
 ) -> dict[str, Any]:
     """Compares a competitor with uniform mixing.
 

@@ -16,14 +16,7 @@ from transformers.utils import logging
 from benchmarks.quality.answers import exact_answers
 from benchmarks.quality.cache import Run
 from benchmarks.quality.data import PARTS, Splits
-from benchmarks.quality.policies import (
-    NUM_SAMPLES,
-    REFERENCE_LOSSES,
-    SFT,
-    UNIFORM,
-    known_shares,
-    make,
-)
+from benchmarks.quality.policies import NUM_SAMPLES, REFERENCE_LOSSES, SFT, UNIFORM, known_shares, make
 from benchmarks.quality.scenarios import Scenario
 from mixer import MixingTrainer, Policy, Stream
 from mixer.measurements import EvaluationLoss, asked

@@ -13,14 +13,7 @@ from transformers.trainer_pt_utils import safe_globals
 from mixer.checkpoint.checkpoint_files import STATE_FILE, has_weights, read_state
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import printable, shortened
-from mixer.utils.validation import (
-    DAMAGE,
-    MOST_JSON_BYTES,
-    check_plain,
-    finite_number,
-    whole_number,
-    with_unique_keys,
-)
+from mixer.utils.validation import DAMAGE, MOST_JSON_BYTES, check_plain, finite_number, whole_number, with_unique_keys
 
 
 def find_lacking(checkpoint: Path) -> str | None:

@@ -185,20 +185,17 @@ def _checkpointed(module: Any, forward: Callable[..., Any], *args: Any, **kwargs
 
 
 @contextlib.contextmanager
-def model_restored(
-    model: Any, args: TrainingArguments, training: bool, inner: nn.Module | None = None
-) -> Iterator[None]:
+def model_restored(model: Any, args: TrainingArguments, training: bool) -> Iterator[None]:
     """Restores mode, random state, running statistics and the Trainer's own settings afterwards.
 
     Args:
         model: The model in training.
         args: The Trainer's arguments; inside, losses count the items of their argument.
         training: The mode inside.
-        inner: The model without its wrapper for several ranks, whose state is restored; `None` for that of `model`.
     """
     was_training = model.training
     averages, args.average_tokens_across_devices = args.average_tokens_across_devices, True
-    start = Snapshot(model if inner is None else inner, args.device)
+    start = Snapshot(model, args.device)
     try:
         model.train(training)
         yield

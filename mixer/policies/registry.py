@@ -12,8 +12,7 @@ from mixer.policies.marginal_value import MarginalValue
 from mixer.policies.wrappers.safeguard import Safeguard
 from mixer.schedules.base import Schedule
 from mixer.utils.errors import wrong_type
-from mixer.utils.known_rules import built_in_rules, known_rules
-from mixer.utils.registry import choose, refuse_class
+from mixer.utils.registry import built_in_rules, choose, known_rules, refuse_class
 
 AUTO = "auto"
 

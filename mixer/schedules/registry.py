@@ -8,8 +8,7 @@ from mixer.schedules.base import Schedule
 from mixer.schedules.constant import Constant
 from mixer.schedules.function import Function
 from mixer.utils.errors import wrong_type
-from mixer.utils.known_rules import known_rules
-from mixer.utils.registry import choose, refuse_class
+from mixer.utils.registry import choose, known_rules, refuse_class
 
 
 def schedule_classes() -> dict[str, type[Schedule]]:

@@ -87,10 +87,7 @@ class OwnStep:
             num_backwards += 1
             return backward(weigh(is_given, loss, num_backwards == 1), *args, **kwargs)
 
-        with (
-            replaced(self._trainer.accelerator, backward=weighted),
-            replaced(self._trainer, compute_loss=counting),
-        ):
+        with replaced(self._trainer.accelerator, backward=weighted), replaced(self._trainer, compute_loss=counting):
             has_none = not _has_gradient(model)
             loss = self._step(model, inputs, num_items).detach()
         is_hidden = getattr(self._trainer, "is_deepspeed_enabled", False)  # it keeps gradients elsewhere

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from transformers.utils import logging
 
 from mixer.loading.loaded_step import MicroBatch, StepBatch, StepResult, read_together
 from mixer.losses.stream_losses import StreamLosses
@@ -42,7 +41,6 @@ from mixer.trainer.stream_separation import StreamSeparation
 from mixer.utils.arrays import BoolArray
 from mixer.utils.errors import wrong_type
 
-logger = logging.get_logger(__name__)
 _NO_CONTEXT = contextlib.nullcontext()
 
 

@@ -161,9 +161,7 @@ class Training:
         mixing = run.mixing if is_run else run.mixing.preview_copy()
         feed = self._parts.loading.new_feed(mixing, rows_from, self._plan.config.allow_inexact)
         loader = self._parts.loading.new_loader(
-            *(mixing, feed),
-            splitting=(lambda: run.splitting) if is_run else (lambda: splitting),
-            is_preview=not is_run,
+            *(mixing, feed), splitting=(lambda: run.splitting) if is_run else (lambda: splitting), is_preview=not is_run
         )
         splitting = Splitting(
             loader.configured_cap,

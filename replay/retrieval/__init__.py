@@ -2,8 +2,7 @@
 
 import copy
 
-from mixer.utils.known_rules import known_rules
-from mixer.utils.registry import as_rule
+from mixer.utils.registry import as_rule, known_rules
 from replay.retrieval.base import Retrieval as Retrieval
 from replay.retrieval.mir import MIR as MIR
 from replay.retrieval.uniform import Uniform as Uniform

@@ -2,8 +2,7 @@
 
 import copy
 
-from mixer.utils.known_rules import known_rules
-from mixer.utils.registry import as_rule
+from mixer.utils.registry import as_rule, known_rules
 from replay.selection.base import Offers as Offers, Selection as Selection
 from replay.selection.class_balanced import ClassBalanced as ClassBalanced
 from replay.selection.herding import Herding as Herding

@@ -107,8 +107,7 @@ def _split(sample: Mapping[str, Any], place: int, reads_all: bool) -> tuple[list
     prompt = ids if reads_all else ids[: min(learned, default=0)]
     if not prompt or not learned:
         raise InvalidValueError.about(
-            "score",
-            f"needs a prompt and labels, which sample {place} lacks: take prompts and answers, or 'loss'.",
+            "score", f"needs a prompt and labels, which sample {place} lacks: take prompts and answers, or 'loss'."
         )
     return prompt, [labels[number] for number in learned]
 

@@ -76,11 +76,7 @@ class SLCA(TaskMethod):
     lasts_for_all_tasks = True
 
     def __init__(
-        self,
-        num_samples: int = 256,
-        num_epochs: int = 5,
-        learning_rate: float = 0.01,
-        temperature: float = 0.1,
+        self, num_samples: int = 256, num_epochs: int = 5, learning_rate: float = 0.01, temperature: float = 0.1
     ):
         check_count("num_samples", num_samples, 1, "256 are usual")
         check_count("num_epochs", num_epochs, 0, "5 are usual, and 0 aligns nothing")

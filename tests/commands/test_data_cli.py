@@ -111,10 +111,7 @@ def test_the_written_recipe_is_the_same_and_can_be_read_again(folder: Path, caps
     [
         (["--streams.sums.data.path", "org/none"], "streams.sums.data: there is no file or folder '"),
         (["--streams.sums.format", "null"], "streams.sums.format is needed"),
-        (
-            ["--streams.sums.data.validation_split", "train[20:]"],
-            "streams.sums.validation stands beside",
-        ),
+        (["--streams.sums.data.validation_split", "train[20:]"], "streams.sums.validation stands beside"),
         (["--streams.text.validation", "0.1"], "streams.text.validation cannot be held out of streamed data"),
         (["--tokenizer", "null"], "streams.chat.format: Chat needs a tokenizer: give the recipe one"),
         (["--model.lora", '{"r": 2, "target_modules": ["nowhere"]}'], "model.lora: "),

@@ -174,10 +174,7 @@ OF_FACTORY = {
     "asked": held("asked", RENAMED),
     "shared": held("shared", SHARED_CHATS),
 }
-OF_TRL = {
-    "chat": held("chat"),
-    "alpaca": held("alpaca", data={"split": "train", "columns": ["instruction", "output"]}),
-}
+OF_TRL = {"chat": held("chat"), "alpaca": held("alpaca", data={"split": "train", "columns": ["instruction", "output"]})}
 # The configuration, the recipe but for its training, some of its training, and the names of the keys that are left:
 # those without which something else may be learned, and others.
 CASES: dict[str, tuple[str, dict[str, Any], str, set[str], set[str]]] = {
@@ -208,10 +205,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str, set[str], set[str]]] = {
         ),
         "{per_device_train_batch_size: 3, num_train_epochs: 2.0, max_length: 256, learning_rate: 5.0e-5, packing: "
         "false, eval_strategy: steps, eval_steps: 10, warmup_steps: 0.1, output_dir: OUT}",
-        {
-            *("template", "mix_strategy", "dataset_info.shared.columns.images"),
-            "dataset_info.shared.tags.assistant_tag",
-        },
+        {*("template", "mix_strategy", "dataset_info.shared.columns.images"), "dataset_info.shared.tags.assistant_tag"},
         {"trust_remote_code", "overwrite_output_dir", "plot_loss"},
     ),
     "trl": (

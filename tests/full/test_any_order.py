@@ -23,11 +23,7 @@ from replay import ReplayBuffer
 from replay.policies import ReplayRatio
 
 _NUMBERS = st.sampled_from([0.0, 0.3, 1.0, 1e-9, 1e9])
-_POLICIES: dict[str, Any] = {
-    "Uniform": Uniform,
-    "LossChange": LossChange,
-    "GroupDRO": GroupDRO,
-}
+_POLICIES: dict[str, Any] = {"Uniform": Uniform, "LossChange": LossChange, "GroupDRO": GroupDRO}
 
 
 class Walk:

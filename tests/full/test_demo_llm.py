@@ -56,10 +56,7 @@ ROWS: dict[str, Callable[[int], dict[str, Any]]] = {
         "instruction": f"Repeat {n}.",
         "instances": [{"input": "twice", "output": f"{n} {n}"}],
     },
-    "user_instructions.jsonl": lambda n: {
-        "instruction": f"Name {n}.",
-        "instances": [{"input": "", "output": f"{n}"}],
-    },
+    "user_instructions.jsonl": lambda n: {"instruction": f"Name {n}.", "instances": [{"input": "", "output": f"{n}"}]},
 }
 
 

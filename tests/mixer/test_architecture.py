@@ -16,7 +16,7 @@ import mixer
 from mixer.measurements import BY_NAME
 from mixer.policies import policy_classes
 from mixer.schedules import schedule_classes
-from mixer.utils.known_rules import built_in_rules
+from mixer.utils.registry import built_in_rules
 from replay.retrieval import retrieval_classes
 from replay.selection import selection_classes
 
@@ -193,7 +193,7 @@ def test_the_policies_of_replay_are_entry_points_of_the_package() -> None:
 def test_a_schedule_knows_nothing_of_the_rest() -> None:
     known = {
         f"mixer.utils.{name}"
-        for name in ("errors", "known_rules", "ranges", "recorded_arguments", "registry", "saved_state", "validation")
+        for name in ("errors", "ranges", "recorded_arguments", "registry", "saved_state", "validation")
     }
     imported = {name for module in MODULES if module.startswith("mixer.schedules.") for name in _imports(module)}
     below = ("mixer.schedules.", "mixer.measurements")

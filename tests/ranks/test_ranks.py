@@ -10,17 +10,12 @@ import torch
 from torch import nn
 from transformers import TrainerCallback
 
-from mixer import MixingTrainer, Uniform
-from tests.helpers import (
-    MODEL_DATA,
-    GradientRecorder,
-    Tokens,
-    build_model,
-    three_streams,
-    weights_of,
-)
+from mixer import Budget, Fixed, MixingTrainer, Uniform
+from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, build_model, three_streams, weights_of
 from tests.losses import DECLARED, LOSSES, padded, ragged, small_model, whole_gradient
-from tests.mixer.trainer.runs import make
+from tests.mixer.losses.test_rows_of_collators import marked_twice, streams, trained, without_marked
+from tests.mixer.trainer import test_shares_of_labels as shares_of_labels
+from tests.mixer.trainer.runs import make, train as train_three
 from tests.ranks.launch import message_of
 from tests.ranks.warm import Results, launched, some
 
@@ -139,9 +134,33 @@ def nonfinite(folder: Path) -> list[Any]:
     return found
 
 
+def counted_by_labels(folder: Path, size: int = 3) -> dict[str, Any]:
+    weights, budget = Fixed(shares_of_labels.WEIGHTS, unit="labels"), Budget(labels=300)
+    options = {"mixing": weights, "budget": budget, "batch_size": 7, "per_device_train_batch_size": size}
+    trainer = shares_of_labels.made(folder / "labels", max_steps=-1, **options)
+    trainer.train()
+    return trainer.mixing.state_dict()
+
+
+def one_stream_each(folder: Path, size: int = 4) -> dict[str, Any]:
+    options = {"max_steps": -1, "num_train_epochs": 2, "one_stream_per": "step", "per_device_train_batch_size": size}
+    trainer = train_three(folder / "one stream", **options)
+    return {"weights": weights_of(trainer.model), "seen": trainer.mixing.seen.tolist()}
+
+
+# Collators that return another number of rows; perhaps one rank alone has such rows.
+COLLATORS = {"fewer": without_marked, "more": marked_twice}
+
+
+def other_rows(name: str, folder: Path) -> list[Any]:
+    trainer, gradients = trained(folder / name, COLLATORS[name], "bert-tokens", max_steps=1, size=7)
+    return [gradients[0], trainer.state.log_history[0]["loss"]]
+
+
 results = launched(
     *(partial(mixture, name) for name in FEW),
-    *(num_forwards, own_loss, disagreement, broken_sample, nonfinite),
+    *(partial(other_rows, name) for name in COLLATORS),
+    *(counted_by_labels, one_stream_each, num_forwards, own_loss, disagreement, broken_sample, nonfinite),
     rare=[*(partial(mixture, name) for name in MODEL_DATA if name not in FEW), kinds_of_loss],
 )
 
@@ -195,3 +214,27 @@ def test_a_loss_that_is_not_finite_skips_or_raises_on_all_ranks(results: Results
     for result in results:
         assert result["nonfinite"][:2] == ["no error", True]
         assert result["nonfinite"][2].startswith("NonFiniteLossError: Step 1: the loss of ['bad']")
+
+
+def test_labels_of_a_step_are_counted_as_on_one_process(results: Results, tmp_path: Path) -> None:
+    alone = counted_by_labels(tmp_path, 7)
+    assert [result["counted_by_labels"] for result in results] == [alone] * 2
+
+
+def test_steps_of_one_stream_each_are_those_of_one_process(results: Results, tmp_path: Path) -> None:
+    alone = one_stream_each(tmp_path, 8)
+    assert torch.isfinite(alone["weights"]).all()
+    for result in (result["one_stream_each"] for result in results):
+        assert result["seen"] == alone["seen"]
+        torch.testing.assert_close(result["weights"], alone["weights"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", COLLATORS)
+def test_a_step_of_other_rows_than_were_drawn_is_that_of_one_process(results: Results, name: str) -> None:
+    plain: Any = build_model("bert-tokens")
+    loss = plain(**COLLATORS[name]([row for stream in streams("token-classification").values() for row in stream])).loss
+    loss.backward()
+    expected = torch.cat([parameter.grad.flatten() for parameter in plain.parameters()])
+    for gradient, logged in (result[name] for result in results):
+        torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
+        assert logged == pytest.approx(loss.item(), rel=1e-5)

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 from mixer import MixingTrainer
 from mixer.trainer import resume
+from tests.helpers import On, Tokens, arguments, build_model
+from tests.mixer.checkpoint import test_of_others as of_others
 from tests.mixer.checkpoint.test_resume import Killed, build, end_of, go_on
 from tests.mixer.trainer.runs import make
 from tests.ranks.launch import message_of
@@ -85,7 +87,33 @@ def build_on_any(folder: Path, **changes: Any) -> MixingTrainer:
     return make(folder, **{**saved, **changes})
 
 
-results = launched(partial(kills, "steps"), errors, on_two, rare=[partial(kills, "changing"), partial(kills, "epochs")])
+def moved(folder: Path) -> dict[str, Any]:
+    """A run of the plain Trainer goes on with a MixingTrainer, which begins there again if it is killed."""
+    sizes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 1}
+    args = arguments(folder / "run", **of_others.SAVES, **sizes)
+    Trainer(build_model("llama"), args, train_dataset=Tokens(20, 1)).train()
+    checkpoint = folder / "run" / f"checkpoint-{of_others.AT}"
+    begun: list[int] = []
+
+    def stop(state: Any, control: Any, **_: Any) -> None:
+        begun.append(state.global_step)
+        control.should_training_stop = state.global_step == of_others.AT + 1
+
+    for requested in (str(checkpoint), True):  # the second goes back to where the first began
+        trainer = of_others.make(folder / "own", **sizes, save_strategy="no")
+        trainer.add_callback(On(step_end=stop))
+        trainer.train(resume_from_checkpoint=requested)
+    return {
+        "begun": begun,
+        "position": int(trainer.mixing.planner.positions.sum()),
+        "from": trainer.newest_checkpoint(),
+    }
+
+
+results = launched(
+    *(partial(kills, "steps"), errors, on_two, moved),
+    rare=[partial(kills, "changing"), partial(kills, "epochs")],
+)
 
 
 @pytest.mark.parametrize("name", some(KILLS, ["steps"]))
@@ -115,3 +143,11 @@ def test_on_one_rank_the_saved_batch_size_goes_on_and_is_told(results, tmp_path,
     assert again.mixing.batch_size == 16
     with pytest.raises(ValueError, match=r"batch_size was 16 .* is 4 now"):
         build_on_any(tmp_path, per_device_train_batch_size=4).train(resume_from_checkpoint=checkpoint)
+
+
+def test_a_run_of_the_plain_trainer_goes_on_at_the_same_place_on_both(results: Results) -> None:
+    first, second = (result["moved"] for result in results)
+    assert first == second
+    assert first["begun"] == [of_others.AT + 1, of_others.AT + 1]
+    assert first["position"] >= (of_others.AT + 1) * 4
+    assert first["from"].endswith(f"run/checkpoint-{of_others.AT}")

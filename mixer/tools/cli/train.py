@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
+from transformers import EarlyStoppingCallback
 
 from mixer.checkpoint.checkpoint_files import is_inside, lasting
 from mixer.checkpoint.choosing import as_request, replaceable
@@ -15,7 +16,6 @@ from mixer.ledger.folder import read_note
 from mixer.tools.analysis.inspect.examples import Decoder
 from mixer.tools.analysis.inspect.inspect_view import preview
 from mixer.tools.cli.command import Command, build_recipe, recipe_command
-from mixer.tools.cli.ending import ending_of
 from mixer.tools.console import console, only_json, show
 from mixer.tools.recipe.recipe import Recipe
 from mixer.tools.records.comparison import comparison
@@ -24,7 +24,7 @@ from mixer.trainer.trainer import MixingTrainer
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.files import write_text
 from mixer.utils.resume_hint import resumed_with
-from mixer.utils.text import print_lines
+from mixer.utils.text import clock_text, print_lines
 
 _RESUME = (
     "Resume from the newest complete checkpoint in training.output_dir; without one, start anew (auto) or stop with an "
@@ -172,3 +172,31 @@ def _checkpoint(trainer: MixingTrainer, resume: str | None) -> str | bool | None
         text = "No complete checkpoint yet: starts anew" if checkpoint is None else f"Resumes from {checkpoint}"
         print_lines(f"mixer train: {text} (--resume auto, {trainer.args.output_dir}).", file=sys.stderr)
     return checkpoint
+
+
+def ending_of(trainer: MixingTrainer) -> str:
+    """Describes the end of a run.
+
+    Args:
+        trainer: The trainer of a run that has ended.
+    """
+    args, state, clock = trainer.args, trainer.state, trainer.mixing.clock
+    done = clock_text(clock.done, clock.budget.limits)
+    if clock.progress >= 1.0:
+        ended = f"ended with its budget, {done}"
+    else:
+        ended = f"ended early, at {done}, by {_stopper(trainer)}"
+    if state.best_model_checkpoint is not None:
+        metric = args.metric_for_best_model or "loss"
+        ended += f". Best checkpoint: {state.best_model_checkpoint}, with {metric} {state.best_metric:.4g}"
+        ended += ", which is the saved model" if args.load_best_model_at_end else ", while the saved model is the last"
+    return f"{ended}. Next: mixer report {args.output_dir}"
+
+
+def _stopper(trainer: Any) -> str:
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, EarlyStoppingCallback):
+            patience = callback.early_stopping_patience
+            if callback.early_stopping_patience_counter >= patience:
+                return f"early stopping, after {patience} evaluations without a better one"
+    return "a callback"

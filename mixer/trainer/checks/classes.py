@@ -26,10 +26,7 @@ _MOST_TRIED = 32  # samples of a data set
 
 
 def check_classes(
-    trainer: Trainer,
-    plan: RunPlan,
-    samples: StreamSamples,
-    like: Callable[[str], tuple[Stream | None, str | None]],
+    trainer: Trainer, plan: RunPlan, samples: StreamSamples, like: Callable[[str], tuple[Stream | None, str | None]]
 ) -> None:
     """Refuses streams and evaluation sets of one head whose `ClassLabel`s have other numbers for the same classes.
 

@@ -17,7 +17,7 @@ _STOCK = (Trainer, Seq2SeqTrainer)
 # What makes the batches of training is the streams' in place of the Trainer's.
 _NEVER_CALLED = {
     "_get_num_items_in_batch": "items are counted over all micro-batches and ranks of a step, as the loss needs them. "
-    "Normalise in compute_loss_func or compute_loss, which get their number as num_items_in_batch.",
+    "Normalise in compute_loss_func or compute_loss, which get their number as num_items_in_batch."
 }
 _LOADER = "get_train_dataloader"  # below the mixin, it is read: `own_loader.py`
 _REPLACED = ("get_batch_samples", "_inner_training_loop", "set_initial_training_values", "get_total_train_batch_size")

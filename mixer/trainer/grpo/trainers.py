@@ -98,10 +98,7 @@ class GRPOMixin(MixingMixin):
             hint = "Set generation_batch_size, steps_per_generation or per_device_train_batch_size."
             expected = f"left out, or the {size} prompts of a round"
             raise InvalidValueError(option="batch_size", expected=expected, found=self.mixing.batch_size, hint=hint)
-        for option, end in (
-            ("max_samples", total_samples(self.streams)),
-            ("budget", self.mixing.clock.budget.samples),
-        ):
+        for option, end in (("max_samples", total_samples(self.streams)), ("budget", self.mixing.clock.budget.samples)):
             if end is not None and end % size:
                 expected = f"such that the run ends after a whole round, a multiple of {size} prompts"
                 raise InvalidValueError(option=option, expected=expected, found=end)

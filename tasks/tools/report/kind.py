@@ -47,11 +47,7 @@ def contents(folders: Sequence[Path]) -> Report:
     if runs:
         plots += training_plots(runs, task_names(matrices), points_per_line(runs))
     missing = [name for name, by_seed in joined.items() if not by_seed]
-    notes = [
-        f"No step recorded yet: {listed(missing)}." if missing else "",
-        _on_seeds(scores),
-        differing_streams(runs),
-    ]
+    notes = [f"No step recorded yet: {listed(missing)}." if missing else "", _on_seeds(scores), differing_streams(runs)]
     paces = {name: paces_in(folder) for name, folder in zip(scores, folders, strict=True)}
     rows = [*_rows(scores), *training_rows(joined.values()), *cost_rows([*paces.values()])]
     said = [*verdict(scores), *lost(scores), *held(joined), *costs(paces)]

@@ -120,11 +120,7 @@ def adapted(args: Arguments) -> MixingTrainer:
 CASES = (changing, probed, heads, replayed, targeted, adapted)
 RUNS: dict[str, Callable[[Arguments], MixingTrainer]] = {case.__name__: case for case in CASES}
 # The others train all of them. ZeRO-3 refuses a probe, and heads of streams.
-PARTS = {
-    "fsdp-sharded": ("changing",),
-    "zero-1": ("changing", "targeted"),
-    "zero-3": ("changing", "replayed"),
-}
+PARTS = {"fsdp-sharded": ("changing",), "zero-1": ("changing", "targeted"), "zero-3": ("changing", "replayed")}
 RESUMED = {"changing": "resumed", "targeted": "targeted-resumed"}
 
 

@@ -1,16 +1,18 @@
-"""The group that an agreement makes of its own, beside one that moves gradients between GPUs."""
+"""Groups of collectives that an agreement makes, and tensors that a thread may still hold when Python ends."""
 
 import gc
+import threading
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import distributed_c10d
 
-from mixer.distributed import collectives as module
-from mixer.distributed.collectives import RankSync
+from mixer.distributed import collectives as in_flight, collectives as module
+from mixer.distributed.collectives import RankSync, keep_while_in_flight, wait_while_in_flight
 
 
 @pytest.fixture
@@ -45,3 +47,30 @@ def test_what_is_given_to_a_collective_is_held_and_nobody_else_has_it(monkeypatc
     assert len(held) == 4  # one for the length of what is told
     assert total.ctypes.data not in held
     assert values.data_ptr() not in held
+
+
+def _send(kept: list[Tensor]) -> None:
+    message = torch.zeros(3)
+    kept.append(message)
+    keep_while_in_flight(message)
+
+
+def test_what_a_thread_has_is_held_and_the_end_waits_for_it_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_flight, "_sent", [])
+    kept: list[Tensor] = []
+    _send(kept)
+    _send([])
+    assert len(in_flight._sent) == 2
+    kept.clear()
+    _send(kept)
+    assert len(in_flight._sent) == 1
+    thread = threading.Timer(0.05, kept.clear)
+    thread.start()
+    wait_while_in_flight()
+    assert not kept
+    assert not in_flight._sent
+    thread.join()
+    monkeypatch.setattr(in_flight, "_MOST_SECONDS", 0.01)
+    _send(kept)
+    wait_while_in_flight()
+    assert len(in_flight._sent) == 1

@@ -4,11 +4,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 
+from mixer.distributed.consistency import check_same, difference, shared_options, written
 from mixer.distributed.launch import Rendezvous, meet_ranks
 
 
@@ -58,3 +60,23 @@ def test_a_rank_of_which_nothing_is_heard_is_named() -> None:
     ends = _on_ranks(lambda all_of, rank: all_of.run_on_all(lambda: time.sleep(1.5 * (rank == 1))), timeout_seconds=0.5)
     assert ends[0] == ends[2]
     assert "could not start: on rank 1 there was no answer within 0.5 seconds" in ends[0]
+
+
+def test_what_ranks_tell_each_other_of_a_run_does_not_grow_with_it() -> None:
+    told: list[bytes] = []
+    ranks: Any = SimpleNamespace(world_size=4_096, gather_bytes=lambda own: told.append(own) or [own] * 4_096)
+    check_same({"streams": {f"stream-{number}": {"position": number} for number in range(10_000)}}, ranks)
+    assert 0 < max(map(len, told)) <= 64
+
+
+def test_what_differs_is_named_with_both_values_but_for_secrets_and_what_changes_no_step() -> None:
+    first, own = written({"a": {"b": 1, "c": [1, 2]}, "d": 3}), written({"a": {"b": 2, "c": [1, 2]}})
+    assert difference(first, first) == ""
+    assert difference(own, first) == "a.b is 2 instead of 1, d is None instead of 3"
+    for name in ("hf_token", "wandb_api_key", "secret", "password"):
+        first, own = (written({"streams": {"arguments": {name: value}}}) for value in ("sesame", "open"))
+        assert difference(own, first) == f"streams.arguments.{name} differs"
+    options = {"output_dir": "a", "hub_token": "b", "dataloader_pin_memory": True, "dataloader_prefetch_factor": 4}
+    options |= {"ddp_timeout": 60, "log_on_each_node": False}
+    shared = {"learning_rate": 0.1, "dataloader_num_workers": 2}
+    assert shared_options({**options, **shared}) == shared

@@ -8,15 +8,26 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from torch import nn
-from transformers import BertLMHeadModel, Trainer
+from torch import Tensor, nn
+from transformers import BertLMHeadModel, Trainer, TrainerCallback
 
 from mixer.losses.normalization import CANDIDATES, TOLERANCE, explaining, predicted
 from mixer.models.labels import shifts_labels
 from mixer.models.row_losses import hides_rows
-from tests.helpers import MODEL_DATA, GradientRecorder, Tokens, _bert_config, arguments, build_model
-from tests.losses import DECLARED, LOSSES, padded, ragged, small_model, token_mean, whole_gradient
+from mixer.trainer.loss_kinds import LossKinds
+from tests.helpers import (
+    MODEL_DATA,
+    GradientRecorder,
+    Tokens,
+    _bert_config,
+    arguments,
+    build_model,
+    three_streams,
+    weights_of,
+)
+from tests.losses import DECLARED, LOSSES, hard_half, padded, ragged, small_model, token_mean, whole_gradient
 from tests.mixer.trainer.runs import train
+from tests.refusals import refused
 
 _ROWS = ragged(13, 1)
 # What the loss of some rows is, given their terms, `[num_rows]` lists, and the items of the step.
@@ -186,3 +197,87 @@ def test_kernels_that_leave_no_logits_hide_rows(tmp_path: Path) -> None:
     other = {"fused_linear_cross_entropy": False}
     for config, hides in ((None, True), (other, False), ({**other, "cross_entropy": True}, True)):
         assert hides_rows(arguments(tmp_path, use_liger_kernel=True, liger_kernel_config=config)) is hides
+
+
+def counted(model: nn.Module) -> list[int]:
+    """The forwards of a model from now on."""
+    forwards: list[int] = []
+    model.register_forward_pre_hook(lambda *_: forwards.append(1))
+    return forwards
+
+
+@pytest.mark.parametrize("name", ["llama", "bert-classifier"])
+def test_two_steps_are_two_forwards(name: str, tmp_path: Path) -> None:
+    forwards = counted(model := build_model(name))
+    train(tmp_path, model, train_dataset=three_streams(MODEL_DATA[name]), max_steps=2)
+    assert len(forwards) == 2
+
+
+@pytest.mark.parametrize("loss_type", ["nll", "dft", "chunked_nll"])
+def test_two_steps_of_sft_are_two_forwards(loss_type: str, tmp_path: Path) -> None:
+    cases: Any = pytest.importorskip("tests.mixer.trainer.trl.cases")
+    trainer = cases.sft(tmp_path, cases.two_chats(), max_steps=2, loss_type=loss_type)
+    forwards = counted(trainer.model)
+    trainer.train()
+    assert len(forwards) == 2
+
+
+def test_a_declared_loss_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LossKinds, "_findings", None)
+    rows = ragged(12, 1)
+    own = {"data_collator": padded, "per_device_train_batch_size": 3, "batch_size": 6, "loss_reduction": "items"}
+    trainer = train(tmp_path, small_model(), train_dataset={"a": rows[:5], "b": rows[5:]}, **own)
+    assert trainer.ledger.to_pandas()["loss"].notna().all()
+
+
+def test_another_declaration_is_refused(tmp_path: Path) -> None:
+    with refused("loss_reduction"):
+        arguments(tmp_path, loss_reduction="average")
+
+
+_MORE_ROWS = ragged(24, 1)
+
+
+class Late(TrainerCallback):
+    """A mean over tokens, to which another term is added from a step on."""
+
+    __qualname__ = "late"
+
+    def __init__(self, step: int):
+        self.step, self.is_on = step, False
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.is_on = state.global_step + 1 >= self.step
+
+    def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+        loss = token_mean(outputs, labels)
+        return loss + hard_half(outputs, labels) if self.is_on else loss
+
+
+def _told(folder: Path, loss: Any, caplog: pytest.LogCaptureFixture, **changes: Any) -> list[str]:
+    own = {"per_device_train_batch_size": 3, "max_steps": 34, "learning_rate": 3e-2, "optim": "adamw_torch", **changes}
+    own |= {"callbacks": [loss] if isinstance(loss, TrainerCallback) else [], "data_collator": padded}
+    data = {"a": _MORE_ROWS[:10], "b": _MORE_ROWS[10:]}
+    train(folder, small_model(1e-4), train_dataset=data, batch_size=12, compute_loss_func=loss, **own)
+    messages = [record.getMessage() for record in caplog.records]
+    return [message for message in messages if "cannot be seen" in message]
+
+
+def test_a_late_term_is_told_in_the_next_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert not _told(tmp_path / "before", Late(10), caplog, max_steps=10)
+    said = _told(tmp_path / "run", Late(10), caplog, max_steps=11)
+    assert len(said) == 1
+
+
+def _resumable(folder: Path, name: str, resume: Any = None) -> Any:
+    own = {"per_device_train_batch_size": 3, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    own |= {"batch_size": 8, "data_collator": padded, "compute_loss_func": LOSSES[name][0]}
+    return train(folder, small_model(), resume, train_dataset={"a": _MORE_ROWS[:10], "b": _MORE_ROWS[10:]}, **own)
+
+
+@pytest.mark.parametrize("name", ["mean of rows' means", "focal, mean over tokens", "in-batch contrastive"])
+def test_a_resumed_run_is_the_same(name: str, tmp_path: Path) -> None:
+    whole = _resumable(tmp_path, name)
+    resumed = _resumable(tmp_path, name, tmp_path / "checkpoint-2")
+    assert torch.equal(weights_of(whole.model), weights_of(resumed.model))
+    assert whole.ledger.to_pandas()["loss"].notna().sum() == resumed.ledger.to_pandas()["loss"].notna().sum()

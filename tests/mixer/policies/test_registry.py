@@ -8,7 +8,7 @@ import pytest
 
 from mixer.policies import Fixed, Function, LossChange, Proportional, Uniform, WarmUp
 from mixer.policies.registry import as_policy, built_in_policies, policy_classes
-from mixer.utils import entry_points as plugins, known_rules
+from mixer.utils import entry_points as plugins, registry
 from tests.mixer.policies.observed import mixture
 from tests.refusals import refused
 
@@ -23,9 +23,9 @@ class TestPlugIns:
         self.values: dict[str, str] = {}
         self.num_asked = 0
         monkeypatch.setattr(plugins, "entry_points", self.entry_points)
-        known_rules._plugged_in.cache_clear()
+        registry._plugged_in.cache_clear()
         yield
-        known_rules._plugged_in.cache_clear()
+        registry._plugged_in.cache_clear()
 
     def entry_points(self, group: str) -> list[EntryPoint]:
         assert group == "adaptive_mixer.policies"

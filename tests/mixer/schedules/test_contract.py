@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from mixer import schedules
 from mixer.measurements import GradientNoise, GradientNorm, LearningRate, MeanLoss, Noise, Rates, names_of
-from mixer.schedules import BatchDecision, BatchObservation, Schedule
+from mixer.schedules import BatchDecision, BatchObservation, Constant, Function, NoiseScale, Ramp, Schedule, as_schedule
 from mixer.utils.errors import InvalidTypeError
 from tests.helpers import layouts
 from tests.mixer.kinds import parted
@@ -182,3 +183,32 @@ def test_bounds_and_the_rule_of_the_learning_rate_are_passed_on(make: Callable[.
         assert make(learning_rate=rule).learning_rate_factor(64, 16) == factor
     with refused("learning_rate"):
         make(learning_rate="cubic")
+
+
+def test_schedules_names_functions_numbers_and_nothing_are_schedules() -> None:
+    assert [type(as_schedule(name)) for name in ("noise_scale", "NOISE-scale")] == [NoiseScale] * 2
+    schedule = Ramp(64, 1e6)
+    assert as_schedule(schedule) is schedule
+    function = as_schedule(lambda step, batch_size: 24)
+    assert isinstance(function, Function)
+    assert function.start(16).batch_size == 24
+    for size, initial in ((32, 32), (np.int64(32), 32), (None, None)):  # nothing is left to the training arguments
+        constant = as_schedule(size)
+        assert isinstance(constant, Constant)
+        assert constant.is_constant
+        assert (constant.initial, type(constant.initial)) == (initial, type(initial))
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ("rmap", ValueError),
+        ("ramp", ValueError),
+        (Ramp, TypeError),
+        (0, ValueError),
+        *[(given, TypeError) for given in (True, 16.0, b"ramp", [16], {"ramp": 1})],
+    ],
+)
+def test_anything_else_is_refused(given: Any, error: type[Exception]) -> None:
+    with refused("batch_size", kind=error):
+        as_schedule(given)

@@ -1,15 +1,19 @@
-"""What is printed of log entries while a run trains."""
+"""What is printed of log entries while a run trains, also of streams named by numbers or as on the hub."""
 
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import PrinterCallback
 
+from mixer import Mixture, Objective, Stream, policies
 from mixer.ledger.progress.bar import MixturePrinter
+from replay import ReplayBound, ReplayBuffer
 from tests.helpers import On, Tokens, three_streams
-from tests.mixer.trainer.runs import make, train
+from tests.mixer.trainer.runs import logged, make, train
+from tests.refusals import refused
 
 _TIMES = ("runtime", "per_second")
 
@@ -56,3 +60,50 @@ def test_with_one_data_set_too_callbacks_get_what_they_get_with_the_trainers_sty
             trainer.remove_callback(PrinterCallback)  # ours too
             assert not any(isinstance(one, MixturePrinter) for one in trainer.callback_handler.callbacks)
     assert kept["line"] == kept["dict"]
+
+
+SETS: dict[Any, Any] = {"org/a": Tokens(6, 1), 7: Tokens(6, 2), "naïve b": Tokens(6, 3)}
+BY_NAME: dict[Any, float] = {7: 2, "org/a": 1, "naïve b": 1}
+
+
+def test_options_by_name_take_the_given_names_and_logs_have_the_safe_ones(tmp_path: Path) -> None:
+    options = {"eval_strategy": "steps", "eval_steps": 3, "eval_weights": BY_NAME, "objective": ["org/a", 7]}
+    trainer = train(tmp_path, train_dataset=SETS, mixing=BY_NAME, eval_dataset=SETS, save_best_of_each=True, **options)
+    assert trainer.mixing.weights == {"org--a": 0.25, "7": 0.5, "naïve b": 0.25}
+    assert all(logged(trainer, key) for key in ("loss/org--a", "eval_org--a_loss", "eval_7_loss"))
+    assert set(trainer.ledger.to_pandas()["stream"]) == {"org--a", "7", "naïve b"}
+    trainer.mixing.set_weights({"org/a": 1, "7": 1, "naïve b": 2})
+    assert trainer.mixing.weights["org--a"] == 0.25
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        policies.TargetLoss({"a/x": 1.0, "b": 2.0}),
+        policies.RegularizedBalance(targets=["a/x"]),
+        policies.SkillIt(graph={"a/x": {"b": 0.5, "a/x": 1.0}}),
+        policies.Scheduled([(0.0, {"a/x": 1, "b": 3}), (1.0, {"a/x": 3, "b": 1})]),
+        ReplayBound(old=["a/x"]),
+    ],
+)
+def test_options_of_policies_take_the_given_names(policy: Any) -> None:
+    policy.start(Mixture(("a--x", "b"), np.array([50, 50]), np.array([0.5, 0.5])))
+
+
+def test_other_options_and_calls_take_the_given_names(tmp_path: Path) -> None:
+    objective = Objective({"a/x": 2.0}, bounds={"a/x": 1.5})
+    assert (objective.names, [*objective.of_sets(["a--x"]).bounds]) == (("a--x",), ["a--x"])
+    assert ReplayBuffer(4, streams=["a/x"]).stream_names == ("a--x",)
+    own = {"a/x": Stream("a/x", Tokens(6, 1), label_names=["labels"]), "b": Tokens(6, 3)}
+    trainer = make(tmp_path, train_dataset=own, eval_dataset={"a/x": Tokens(4, 5)})
+    assert "eval_a--x_loss" in trainer.evaluate({"a/x": Tokens(4, 5)})
+    assert trainer.evaluate("a/x").keys() == trainer.evaluate("a--x").keys()
+    (name, output), *_ = trainer.predict({"a/x": Tokens(4, 5)}).items()
+    assert (name, "test_a--x_loss" in output.metrics) == ("a/x", True)
+
+
+@pytest.mark.parametrize("names", [("a/b", "a--b"), (1, "1")])
+@pytest.mark.parametrize("option", ["train_dataset", "eval_dataset"])
+def test_names_of_one_safe_form_are_refused(tmp_path: Path, names: tuple[Any, Any], option: str) -> None:
+    with refused(option):
+        make(tmp_path, **{option: dict.fromkeys(names, Tokens(4, 1))})

@@ -18,7 +18,7 @@ from mixer.ledger.append_table import Table
 from mixer.ledger.schemas import STREAMS
 from mixer.ledger.table_files import open_tail, read_part, read_tail, write_rows
 from mixer.tools.recipe.yaml_files import load_yaml
-from mixer.utils.files import folder_name
+from mixer.utils.files import digests_of, find_damaged, folder_name
 from mixer.utils.validation import finite_number, finite_numbers, load_json, refusing_damage, whole_number
 from tests.refusals import refused
 
@@ -177,3 +177,19 @@ def test_a_marker_lists_nothing_outside_its_checkpoint(tmp_path: Path) -> None:
         marker[entry][name] = 1
         (checkpoint / MARKER_FILE).write_text(json.dumps(marker))
         assert "not in the checkpoint" in (find_problem(checkpoint) or "")
+
+
+def test_changed_files_are_found_missing_large_and_linked_ones_are_not_spoken_of(tmp_path: Path) -> None:
+    for name in ("a", "b", "linked"):
+        (tmp_path / name).write_bytes(name.encode() * 100)
+    for name, size in (("large", 64 * 2**20 + 1), ("largest", 64 * 2**20)):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size)
+    os.link(tmp_path / "linked", tmp_path / "second")
+    digests = digests_of(tmp_path, ["a", "b", "large", "largest", "linked"])
+    assert set(digests) == {"a", "b", "largest"}
+    assert find_damaged(tmp_path, digests) is None
+    (tmp_path / "b").write_bytes(b"b" * 99 + b"c")
+    assert find_damaged(tmp_path, digests) == "b"
+    (tmp_path / "b").unlink()
+    assert find_damaged(tmp_path, digests) is None

@@ -1,3 +1,5 @@
+"""Schedules, selections and retrievals of other packages; policies are in tests/mixer/policies/test_registry.py."""
+
 import math
 from collections.abc import Collection
 from importlib.metadata import EntryPoint
@@ -5,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from mixer.utils import entry_points as plugins
+from mixer.schedules import Constant, as_schedule
+from mixer.utils import entry_points, entry_points as plugins, registry
 from mixer.utils.entry_points import load_plug_in, load_plug_ins, summarised
+from mixer.utils.errors import InvalidValueError
+from replay import ReplayBuffer
+from replay.retrieval import Uniform, as_retrieval
+from replay.selection import Ring, as_selection
 from tests.refusals import refused
 
 
@@ -50,3 +57,36 @@ def test_a_factory_is_summarised_without_its_import(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(plugins, "entry_points", lambda group: entries.values())
     with refused("thing"):
         load_plug_in("some.group", "thing", "play", object)
+
+
+class Brief(Constant):
+    """Of another package."""
+
+
+class Newest(Ring):
+    """Likewise."""
+
+
+class Even(Uniform):
+    """Likewise."""
+
+
+@pytest.mark.parametrize(
+    ("kinds", "rule", "convert"),
+    [
+        ("schedules", Brief, as_schedule),
+        ("selections", Newest, as_selection),
+        ("retrievals", Even, as_retrieval),
+        ("selections", Newest, lambda name: ReplayBuffer(3, name).selection),
+    ],
+)
+def test_a_rule_of_another_package_is_known_by_name_through_an_entry_point(kinds, rule, convert, monkeypatch) -> None:
+    entries = {f"adaptive_mixer.{kinds}": [EntryPoint("any", f"{__name__}:{rule.__name__}", "")]}
+    monkeypatch.setattr(entry_points, "entry_points", lambda group: entries.get(group, []))
+    registry._plugged_in.cache_clear()
+    assert type(convert(rule.__name__.lower())) is rule
+    registry._plugged_in.cache_clear()
+    entries.clear()
+    with pytest.raises(InvalidValueError):
+        convert(rule.__name__.lower())
+    registry._plugged_in.cache_clear()

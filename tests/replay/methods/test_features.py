@@ -48,8 +48,7 @@ def test_tokens_are_averaged_over_the_mask_and_the_model_is_left_as_it_was(name:
 
 
 @pytest.mark.parametrize(
-    ("data", "layer", "option"),
-    [(Points(4), None, "layer"), (Points(4), "middle", "layer"), ([], None, "dataset")],
+    ("data", "layer", "option"), [(Points(4), None, "layer"), (Points(4), "middle", "layer"), ([], None, "dataset")]
 )
 def test_what_gives_no_features(data: Any, layer: str | None, option: str) -> None:
     with refused(option):

@@ -44,11 +44,7 @@ def test_rows_are_held_to_what_the_model_said_before(tmp_path: Path, learns: boo
     torch.testing.assert_close(weights_of(trainer.model), weights_of(model), rtol=0, atol=1e-12)
     terms = logged(trainer, "term/ReferenceKL")
     assert abs(terms[0]) < 1e-12 < terms[-1]
-    assert trainer.ledger.terms().to_dict("list") == {
-        "step": [1, 2, 3, 4],
-        "term": ["ReferenceKL"] * 4,
-        "value": terms,
-    }
+    assert trainer.ledger.terms().to_dict("list") == {"step": [1, 2, 3, 4], "term": ["ReferenceKL"] * 4, "value": terms}
 
 
 @pytest.mark.parametrize("name", ["llama", "bert-masked-lm", "bert-classifier"])

@@ -11,12 +11,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from transformers import (
-    GPT2Config,
-    GPT2ForSequenceClassification,
-    MPNetConfig,
-    MPNetForSequenceClassification,
-)
+from transformers import GPT2Config, GPT2ForSequenceClassification, MPNetConfig, MPNetForSequenceClassification
 
 from tasks.methods import L2P, CODAPrompt, DualPrompt
 from tasks.methods.coda_prompt import orthonormal

@@ -5,15 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from tasks.sequences import (
-    by_class,
-    by_column,
-    from_data_sets,
-    held_out_of_training,
-    joined,
-    number_apart,
-    permuted,
-)
+from tasks.sequences import by_class, by_column, from_data_sets, held_out_of_training, joined, number_apart, permuted
 from tasks.sources import labels_of
 from tasks.task import Task, TaskSequence
 from tests.refusals import refused

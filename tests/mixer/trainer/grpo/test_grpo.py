@@ -21,16 +21,7 @@ from mixer.utils.errors import InvalidTypeError
 from replay import ReplayBuffer, ReplayRatio
 from replay.selection import Learnable
 from tests.mixer.comparing import build
-from tests.mixer.trainer.grpo.cases import (
-    REWARDS,
-    Seeded,
-    any_half,
-    arguments,
-    mixing_grpo,
-    prompts,
-    sets,
-    weights_of,
-)
+from tests.mixer.trainer.grpo.cases import REWARDS, Seeded, any_half, arguments, mixing_grpo, prompts, sets, weights_of
 from tests.mixer.trainer.trl.cases import model_of, tokenizer
 from tests.refusals import refused
 

@@ -133,9 +133,7 @@ def _refused_loaders() -> dict[str, Any]:
             **whole, batch_size=None, batch_sampler=lambda own: _Batches(range(len(own.train_dataset)), 2, False)
         ),
         "rows that are batches": type(
-            "Theirs",
-            (Trainer,),
-            {"get_train_dataloader": lambda self: DataLoader(self.train_dataset, batch_size=None)},
+            "Theirs", (Trainer,), {"get_train_dataloader": lambda self: DataLoader(self.train_dataset, batch_size=None)}
         ),
         "another set": loading(dataset=lambda own: Subset(own.train_dataset, range(5)), sampler=None),
         "another batch size": loading(batch_size=3),

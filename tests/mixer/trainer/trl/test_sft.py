@@ -18,16 +18,7 @@ from mixer.utils.errors import ErrorFacts, InvalidValueError
 from replay import ReplayBuffer, ReplayRatio
 from tests.helpers import GradientRecorder, Tokens, weights_of
 from tests.mixer.trainer.runs import as_drawn
-from tests.mixer.trainer.trl.cases import (
-    chats,
-    completions,
-    model_of,
-    sft,
-    sft_arguments,
-    texts,
-    tokenizer,
-    two_chats,
-)
+from tests.mixer.trainer.trl.cases import chats, completions, model_of, sft, sft_arguments, texts, tokenizer, two_chats
 from tests.ranks.warm import some
 from tests.refusals import refused
 

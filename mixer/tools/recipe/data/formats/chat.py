@@ -6,13 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from mixer.models.labels import IGNORED
 from mixer.tools.recipe.data.formats.base import Format, Row, Sample
-from mixer.tools.recipe.data.formats.conversation import (
-    ALL,
-    COLUMNS,
-    Conversation,
-    check_columns,
-    conversation_of,
-)
+from mixer.tools.recipe.data.formats.conversation import ALL, COLUMNS, Conversation, check_columns, conversation_of
 from mixer.tools.recipe.data.formats.rendering import Rendering, Template
 from mixer.tools.recipe.data.formats.template import chat_template_of
 from mixer.tools.recipe.data.formats.tokens import IS_PARSED, check_max_length, length_limit, within

@@ -8,13 +8,7 @@ from typing import Any, ClassVar
 import datasets
 
 from mixer.tools.recipe.data.formats.base import Format, Row, Sample
-from mixer.tools.recipe.data.formats.conversation import (
-    ALL,
-    COLUMNS,
-    Message,
-    check_columns,
-    conversation_of,
-)
+from mixer.tools.recipe.data.formats.conversation import ALL, COLUMNS, Message, check_columns, conversation_of
 from mixer.tools.recipe.data.formats.images import COLUMNS as OF_IMAGES, FEATURE, RowImages
 from mixer.tools.recipe.data.formats.rendering import Rendering, Template
 from mixer.tools.recipe.data.formats.tokens import IS_PARSED

@@ -1,7 +1,9 @@
 """Conversations rendered by a tokenizer's chat template, and where their turns are in the text."""
 
+import itertools
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from os.path import commonprefix as _common  # of characters
@@ -10,9 +12,79 @@ from typing import Any
 from jinja2 import Environment, TemplateError, meta
 
 from mixer.tools.recipe.data.formats.conversation import Conversation, Message, are_parts, text_of
-from mixer.tools.recipe.data.formats.json_texts import parsed
 from mixer.utils.errors import InvalidValueError, require, wrong_value
 from mixer.utils.turns import try_to_render, unread_keys
+
+_OBJECTS = ("arguments", "parameters")
+# A template that writes a text into JSON, or into an object of Python, escapes one of the two kinds of quotes.
+_JSON_MARK = '{{"it\'s text {}.": 0}}'
+
+
+def parsed(conversation: Conversation, render: Callable[[Conversation], Any]) -> Conversation:
+    """Parses the texts in JSON that a template would quote once more, as OpenAI's arguments of calls.
+
+    Args:
+        conversation: The conversation.
+        render: Applies the template.
+
+    Returns:
+        The same conversation if there is nothing to parse.
+
+    Raises:
+        InvalidValueError: If such a text is no object in JSON.
+    """
+    numbers = itertools.count()
+    probe = _changed(conversation, lambda _: _JSON_MARK.format(next(numbers)))
+    if not next(numbers):
+        return conversation
+    rendered = try_to_render(lambda _: render(probe), []) or ""
+    numbers = itertools.count()
+
+    def objects(text: str) -> Any:
+        is_printed = _JSON_MARK.format(next(numbers)) in rendered
+        return text if is_printed else _object(text, is_refused=not rendered)
+
+    made = _changed(conversation, objects)
+    return conversation if made == conversation else made
+
+
+def _changed(conversation: Conversation, change: Callable[[str], Any]) -> Conversation:
+    """Changes the texts in place of objects in calls and tools."""
+
+    def changed(schema: Any) -> Any:
+        if not isinstance(schema, dict):
+            return schema
+        own = {name: change(schema[name]) for name in _OBJECTS if isinstance(schema.get(name), str)}
+        inner = {"function": changed(schema["function"])} if "function" in schema else {}
+        return {**schema, **own, **inner}
+
+    messages = []
+    for message in conversation.messages:
+        calls = {"tool_calls": [changed(call) for call in message["tool_calls"]]} if "tool_calls" in message else {}
+        messages.append({**message, **calls})
+    tools = conversation.arguments.get("tools")
+    own = {} if tools is None else {"tools": [changed(tool) for tool in tools]}
+    return replace(conversation, messages=messages, arguments={**conversation.arguments, **own})
+
+
+def _object(text: str, is_refused: bool) -> Any:
+    """Parses a text; leaves one that is no object as it is where the template refuses texts, or something else."""
+    try:
+        value = json.loads(text or "{}")
+    except ValueError:
+        value = None
+    if isinstance(value, dict | list):
+        return value
+    if is_refused:
+        return text
+    raise wrong_value(
+        "arguments",
+        f"of a call, or parameters of a tool, are {text!r:.200}, no object in JSON, and the chat template "
+        "would put them into quotes: write an object in the data.",
+        expected="an object in JSON",
+        found=text,
+    )
+
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _MARKERS = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
