@@ -8,8 +8,8 @@ import numpy as np
 from torch.utils.data import Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from mixer.loading.batching import ids_of
 from mixer.loading.standalone import Standalone
+from mixer.mixture.step_plan import ids_of
 from mixer.utils.arrays import Int64Array
 from mixer.utils.errors import wrong_value
 

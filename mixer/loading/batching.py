@@ -13,7 +13,7 @@ from mixer.loading.collate import Loaded, batch_mapping
 from mixer.loading.lengths import Lengths, deal_by_length, most_dealt, sort_by_length
 from mixer.loading.loaded_step import MicroBatch
 from mixer.mixture.planner import Planner
-from mixer.mixture.step_plan import StepPlan, StreamShare
+from mixer.mixture.step_plan import StepPlan, StreamShare, ids_of
 from mixer.utils.arrays import BoolArray, Int64Array
 from mixer.utils.validation import refusing_damage, whole_number
 
@@ -300,24 +300,6 @@ def pick(share: Sequence[StreamShare], masks: Iterable[Sequence[bool] | BoolArra
             positions = np.asarray(part.positions, dtype=np.int64)
             picked.append(StreamShare(part.stream_id, positions[mask], part.indices[mask]))
     return picked
-
-
-def ids_of(share: Sequence[StreamShare]) -> Int64Array:
-    """Returns the stream of each sample of a share, int64 `[num_samples]`, ascending."""
-    counts = np.array([len(part.indices) for part in share], dtype=np.int64)
-    return np.array([part.stream_id for part in share], dtype=np.int64).repeat(counts)
-
-
-def positions_of(share: Sequence[StreamShare]) -> Int64Array:
-    """Returns each sample's position in its stream, int64 `[num_samples]`."""
-    own = [part.positions for part in share]
-    parts = [np.arange(each.start, each.stop, each.step) if isinstance(each, range) else each for each in own]
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
-
-
-def indices_of(share: Sequence[StreamShare]) -> Int64Array:
-    """Returns each sample's index in its stream's dataset, int64 `[num_samples]`."""
-    return np.concatenate([part.indices for part in share]) if share else np.zeros(0, dtype=np.int64)
 
 
 def deal_evenly(count: int, world_size: int) -> int:

@@ -48,6 +48,20 @@ class Samples:
             return self._rows[number]
         return {name: values[number] for name, values in self._columns.items()}
 
+    def __len__(self) -> int:
+        return len(self._rows if self._columns is None else next(iter(self._columns.values()), ()))
+
+    def picked(self, selection: Selection) -> list[Any]:
+        """Selects individual samples."""
+        if self._columns is None and isinstance(selection, slice):
+            return list(self._rows[selection])
+        return [self[number] for number in _numbers(len(self), selection)]
+
+    def picked_columns(self, selection: Selection) -> Columns | None:
+        """Selects samples as columns `[num_samples, ...]`, or `None` if any column is not a tensor."""
+        columns = self.tensors
+        return None if columns is None else {name: values[selection] for name, values in columns.items()}
+
     def references(self, count: int) -> list[Row]:
         """Returns references to the first `count` samples."""
         return [(self, number) for number in range(count)]
@@ -106,25 +120,30 @@ class Loaded:
     """A rank's samples of a step.
 
     Args:
-        rows: References to the samples, which were loaded together or not.
+        rows: The samples if they were loaded together, else references to them.
     """
 
-    def __init__(self, rows: Sequence[Row]):
+    def __init__(self, rows: Samples | Sequence[Row]):
         self._rows = rows
 
     def broken(self) -> dict[int, BrokenSample]:
         """Returns the samples that could not be loaded, by their place."""
         # Rows of columns are never broken.
-        rows = ((place, row) for place, row in enumerate(self._rows) if not row[0].has_columns)
+        references = self._rows.references(len(self._rows)) if isinstance(self._rows, Samples) else self._rows
+        rows = ((place, row) for place, row in enumerate(references) if not row[0].has_columns)
         found = ((place, samples[number]) for place, (samples, number) in rows)
         return {place: sample for place, sample in found if isinstance(sample, BrokenSample)}
 
     def columns(self, selection: Selection) -> Columns | None:
         """Selects samples as columns `[num_samples, ...]`; `None` if the samples are not tensors of equal shapes."""
+        if isinstance(self._rows, Samples):
+            return self._rows.picked_columns(selection)
         return stack_rows(_pick(self._rows, selection))
 
     def samples(self, selection: Selection) -> list[Any]:
         """Selects individual samples."""
+        if isinstance(self._rows, Samples):
+            return self._rows.picked(selection)
         return [samples[number] for samples, number in _pick(self._rows, selection)]
 
 
@@ -278,3 +297,8 @@ def _check_same_columns(samples: Sequence[Any], taken: frozenset[str] | None) ->
 
 def _pick(rows: Sequence[Row], selection: Selection) -> Sequence[Row]:
     return rows[selection] if isinstance(selection, slice) else [rows[place] for place in selection.tolist()]
+
+
+def _numbers(count: int, selection: Selection) -> Sequence[int]:
+    numbers: Sequence[int] = range(count)[selection] if isinstance(selection, slice) else selection.tolist()
+    return numbers

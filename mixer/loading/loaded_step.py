@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from mixer.distributed.signals import NUM_SIGNALS
-from mixer.loading.collate import Loaded
+from mixer.loading.collate import Loaded, Selection
 from mixer.mixture.bad_samples import BrokenSample
-from mixer.mixture.step_plan import StepPlan, StreamShare
+from mixer.mixture.step_plan import StepPlan, StreamShare, indices_of, positions_of
 from mixer.policies.contract import Unit
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
 from mixer.utils.device import to_host
@@ -71,15 +71,27 @@ class MicroBatch:
         inputs: Output of the collator.
         stream_ids: int64 `[num_samples]`: stream of each sample.
         is_padding: Whether it only keeps this rank in step with the others and does not count.
-        positions: int64 `[num_samples]`: position of each sample in its stream; `None` for one that no step drew.
-        indices: int64 `[num_samples]`: index of each sample in its dataset, for errors.
+        share: Samples of this rank, those of the micro-batch among them; empty if they are of no stream.
+        selection: Which of these it has.
+        is_drawn: Whether a step drew them.
     """
 
     inputs: Any
     stream_ids: Int64Array
     is_padding: bool
-    positions: Int64Array | None = None
-    indices: Int64Array | None = None
+    share: Sequence[StreamShare] = ()
+    selection: Selection = field(default_factory=lambda: slice(None))
+    is_drawn: bool = True
+
+    @property
+    def positions(self) -> Int64Array | None:
+        """int64 `[num_samples]`: position of each sample in its stream; `None` for samples that no step drew."""
+        return positions_of(self.share)[self.selection] if self.share and self.is_drawn else None
+
+    @property
+    def indices(self) -> Int64Array | None:
+        """int64 `[num_samples]`: index of each sample in its dataset, for errors; `None` if it is of no stream."""
+        return indices_of(self.share)[self.selection] if self.share else None
 
     def by_stream(self, numbers: Int64Array, num_streams: int) -> Int64Array:
         """Sums numbers of its rows by stream: int64 `[num_streams]`."""

@@ -13,9 +13,6 @@ from mixer.loading.batching import (
     MicroBatchOptions,
     MicroBatchSlice,
     Splitting,
-    ids_of,
-    indices_of,
-    positions_of,
     split_by_cap,
 )
 from mixer.loading.collate import Collation, Loaded, Row, Samples, Selection
@@ -28,10 +25,11 @@ from mixer.loading.reader import SampleError, StreamReader
 from mixer.loading.workers import WorkerOptions, Workers
 from mixer.mixture.bad_samples import BrokenSample, Skipping
 from mixer.mixture.controller import Mixing
-from mixer.mixture.step_plan import StepPlan, StreamShare
+from mixer.mixture.step_plan import StepPlan, StreamShare, ids_of, positions_of
 from mixer.mixture.streams import combine
 from mixer.utils.arrays import Int64Array
 
+_Rows = tuple[list[StreamShare], Int64Array]  # a rank's samples of a step, and the stream of each
 _MOST_EXAMPLES = 100  # attempts to load a padding sample
 
 
@@ -189,7 +187,7 @@ class MixingLoader:
     def _split(
         self, plan: StepPlan, share: list[StreamShare], splitting: Splitting, loaded: Loaded | None = None
     ) -> StepBatch:
-        stream_ids, positions, indices = ids_of(share), positions_of(share), indices_of(share)
+        stream_ids = ids_of(share)
         try:
             loaded = self._load(plan, share) if loaded is None else loaded
             broken = self._find_broken(stream_ids, loaded)
@@ -201,27 +199,31 @@ class MixingLoader:
         slices = self._batcher.padded_to_other_ranks(slices, len(stream_ids))
         micro_batches = []
         for number, cut in enumerate(slices):
-            place = slice(cut.start, cut.stop)
-            selection: Selection = place if order is None else order[place]
+            selection: Selection = slice(cut.start, cut.stop)
+            if order is not None:
+                selection = order[selection]
             if broken:
                 selection = _without(np.arange(len(stream_ids))[selection], broken)
-            own = MicroBatch(None, stream_ids[selection], False, positions[selection], indices[selection])
-            micro_batches.append(self._micro_batch(plan, loaded, selection, cut, number, own))
-        left_out = tuple((int(stream_ids[k]), sample, int(positions[k])) for k, sample in broken.items())
+            micro_batches.append(self._micro_batch(plan, loaded, selection, cut, number, (share, stream_ids)))
+        left_out: tuple[tuple[int, BrokenSample, int], ...] = ()
+        if broken:
+            positions = positions_of(share)
+            left_out = tuple((int(stream_ids[k]), sample, int(positions[k])) for k, sample in broken.items())
         return StepBatch(plan, tuple(micro_batches), (share, loaded) if splitting.keeps_samples else None, left_out)
 
     def _micro_batch(
-        self, plan: StepPlan, loaded: Loaded, selection: Selection, cut: MicroBatchSlice, number: int, own: MicroBatch
+        self, plan: StepPlan, loaded: Loaded, selection: Selection, cut: MicroBatchSlice, number: int, rows: _Rows
     ) -> MicroBatch:
         """Collates the samples of a micro-batch, which an error names; without any it is padding."""
-        if not len(own.stream_ids):
+        share, stream_ids = rows[0], rows[1][selection]
+        if not len(stream_ids):
             return self._padding(plan, cut, number)
         try:
             inputs = self._collation.collate(loaded, selection, plan.step, number, cut.stream_id)
-            return MicroBatch(inputs, own.stream_ids, False, own.positions, own.indices)
         except Exception as error:
-            note_rows(error, self.mixing.planner.streams, own)
+            note_rows(error, self.mixing.planner.streams, MicroBatch(None, stream_ids, False, share, selection))
             raise
+        return MicroBatch(inputs, stream_ids, False, share, selection)
 
     def _find_broken(self, stream_ids: Int64Array, loaded: Loaded) -> dict[int, BrokenSample]:
         """Returns broken samples to skip, by place; raises for streams that may not skip any."""
@@ -276,7 +278,7 @@ class MixingLoader:
         share = [StreamShare(k, own, look_up[k](own)) for k, own in sorted(wanted.items()) if len(own)]
         if not share:
             return []
-        loaded, ids, indices = Loaded(self._read_rows(share)), ids_of(share), indices_of(share)
+        loaded, ids = Loaded(self.read(share)), ids_of(share)
         places = _without(np.arange(len(ids)), self._find_broken(ids, loaded))
         cap, by_stream, step = splitting.cap, splitting.by_stream, self.mixing.clock.step
         lengths = None
@@ -288,7 +290,9 @@ class MixingLoader:
                 self._collation.collate(loaded, cut, step, number, int(ids[cut[0]]) if by_stream else -1),
                 ids[cut],
                 False,
-                indices=indices[cut],
+                share,
+                cut,
+                is_drawn=False,
             )
             for number, cut in enumerate(cuts)
         ]
@@ -302,10 +306,12 @@ class MixingLoader:
     def _load(self, plan: StepPlan, share: list[StreamShare]) -> Loaded:
         """Combines samples from workers, rows of iterable streams, and samples that only this process can read."""
         indexed = self._for_workers(share)
+        if self._prefetcher is None and indexed is share:
+            return Loaded(self.read(share))
         if self._prefetcher is not None:
             loaded = self._prefetcher.take(plan, indexed, self._last_step(plan))
         else:
-            loaded = self._read_rows(indexed)
+            loaded = self.read(indexed).references(sum(len(part.indices) for part in indexed))
         if indexed is share:
             return Loaded(loaded)
         own = {} if self._feed is None else dict(self._feed.take(plan, share))
@@ -315,9 +321,6 @@ class MixingLoader:
             count, stream = len(part.indices), own.get(part.stream_id)
             rows += itertools.islice(others, count) if stream is None else Samples(None, stream).references(count)
         return Loaded(rows)
-
-    def _read_rows(self, share: Sequence[StreamShare]) -> list[Row]:
-        return self.read(share).references(sum(len(part.indices) for part in share))
 
     def _padding(self, plan: StepPlan, cut: MicroBatchSlice, number: int) -> MicroBatch:
         """Repeats one sample of the plan: all ranks must run equally many forward and backward passes."""

@@ -110,7 +110,10 @@ class StreamReader:
             SampleError: If a sample cannot be loaded and may not be skipped.
         """
         if self._are_plain or all(self._is_plain[part.stream_id] for part in share):
-            return list(itertools.chain.from_iterable(map(self._read_together, share)))
+            samples: list[Any] = []
+            for part in share:
+                samples += self._read_together(part)
+            return samples
         state = RandomState.capture()
         is_changed = True
         try:
@@ -179,16 +182,18 @@ class StreamReader:
             raise self._error(stream_id, f"one of the samples {part.indices.tolist()}", error) from error
 
     def _read_at_once(self, part: StreamShare) -> Sequence[Any]:
-        dataset, indices, arrow = self._datasets[part.stream_id], part.indices.tolist(), self._arrow[part.stream_id]
-        self._note(part.stream_id, -1)
-        if arrow is not None and (views := arrow.views(part.indices)) is not None:
+        stream_id, _, rows = part
+        dataset, indices, arrow = self._datasets[stream_id], rows.tolist(), self._arrow[stream_id]
+        if self.place is not None:
+            self._note(stream_id, -1)
+        if arrow is not None and (views := arrow.views(rows)) is not None:
             samples = arrow.samples(views)
-        elif self._reads_batches[part.stream_id]:
+        elif self._reads_batches[stream_id]:
             samples = dataset.__getitems__(indices)
         elif self.place is None:
             samples = [dataset[index] for index in indices]
         else:
-            samples = [dataset[self._note(part.stream_id, index)] for index in indices]
+            samples = [dataset[self._note(stream_id, index)] for index in indices]
         if len(samples) != len(indices):
             counts = f"{len(samples)} samples for {len(indices)} indices"
             raise SampleError(f"Stream {self._names[part.stream_id]!r}: __getitems__ returned {counts}.")

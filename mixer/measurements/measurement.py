@@ -129,6 +129,8 @@ def asked(needs: Needs, *kinds: type[Asked]) -> list[Asked]:
 def with_shown(measured: Results, needs: Needs) -> Results:
     """Returns the results of a step, with those of requests that nothing measured but others show."""
     missing = {type(need) for need in needs if measured.get(type(need)) is None}
+    if not missing:
+        return measured
     others = {kind: measured.get(kind.shown_by) for kind in missing if kind.shown_by is not None}
     shown = {kind: kind.shown(other) for kind, other in others.items() if other is not None}
     return {**measured, **{kind: result for kind, result in shown.items() if result is not None}}

@@ -9,6 +9,7 @@ from mixer.utils.arrays import FloatArray, Int64Array
 
 # Shares are sums of rounded numbers: bounds may be missed by this much.
 _TOLERANCE = 1e-9
+_FEW = 16
 _LARGEST_DENOMINATOR = 10**6
 
 
@@ -47,19 +48,49 @@ def apportion(shares: FloatArray, total: int, deficit: FloatArray) -> tuple[Int6
     if np.count_nonzero(shares) < len(shares):
         return _apportion_nonzero(shares, total, deficit)
     slack = 1.0 - 1.0 / (2 * len(shares) - 2) if len(shares) > 1 else 0.5
+    if len(shares) <= _FEW and (found := _apportion_few(shares.tolist(), total, deficit.tolist(), slack)) is not None:
+        return found
     due = deficit + shares * total
     counts = np.maximum(np.ceil(due - slack - _TOLERANCE), 0.0)
     missing = total - int(counts.sum())
     if missing > 0:
         behind = due - counts
         may_have_one = behind >= 1.0 - slack - _TOLERANCE
-        deadlines = np.where(may_have_one, (slack - behind) / shares, np.inf)
-        counts[np.argpartition(deadlines, missing - 1)[:missing]] += 1.0
+        counts[_first(np.where(may_have_one, (slack - behind) / shares, np.inf), missing)] += 1.0
     while missing < 0:
         first = _first_to_wait(due, counts)[:-missing]
         counts[first] -= 1.0
         missing += len(first)
     return counts.astype(np.int64), due - counts
+
+
+def _apportion_few(
+    shares: list[float], total: int, deficit: list[float], slack: float
+) -> tuple[Int64Array, FloatArray] | None:
+    """Does the same with a few numbers, for which NumPy's calls take longer; `None` if too many streams are due."""
+    due = [before + share * total for before, share in zip(deficit, shares, strict=True)]
+    counts = [max(math.ceil(own - slack - _TOLERANCE), 0) for own in due]
+    missing = total - sum(counts)
+    if missing < 0:
+        return None
+    if missing:
+        behind = [own - count for own, count in zip(due, counts, strict=True)]
+        least = 1.0 - slack - _TOLERANCE
+        deadlines = [(slack - b) / s if b >= least else math.inf for b, s in zip(behind, shares, strict=True)]
+        for number in sorted(range(len(deadlines)), key=deadlines.__getitem__)[:missing]:
+            counts[number] += 1
+    left = [own - count for own, count in zip(due, counts, strict=True)]
+    return np.array(counts, dtype=np.int64), np.array(left)
+
+
+def _first(deadlines: FloatArray, count: int) -> Int64Array:
+    """Returns the streams with the earliest deadlines; of equal ones the first, on every processor.
+
+    `np.argpartition` picks among equal ones as the processor's vector instructions have it.
+    """
+    last = np.partition(deadlines, count - 1)[count - 1]
+    earlier = np.flatnonzero(deadlines < last)
+    return np.concatenate([earlier, np.flatnonzero(deadlines == last)[: count - len(earlier)]])
 
 
 def _first_to_wait(due: FloatArray, counts: FloatArray) -> Int64Array:

@@ -16,7 +16,7 @@ import numpy as np
 from mixer.mixture.cursors import IterableCursor, ShuffledOrder
 from mixer.mixture.permutation import Permutation
 from mixer.mixture.stream import Cursor
-from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+from mixer.utils.arrays import BoolArray, FloatArray, Int64Array, whole_sum
 
 _FEW_STREAMS = 32  # above, all streams' positions are mapped in one vectorised call
 
@@ -56,13 +56,13 @@ class StepPlan:
     @functools.cached_property
     def total(self) -> int:
         """Number of samples of the step."""
-        return int(self.counts.sum())
+        return whole_sum(self.counts)
 
     def clocked(self, by_stream: Int64Array) -> int:
         """Sums a per-stream number, such as `counts`, over the streams that advance the clock."""
         if self.are_additional is None:
-            return self.total if by_stream is self.counts else int(by_stream.sum())
-        return int(by_stream[~self.are_additional].sum())
+            return self.total if by_stream is self.counts else whole_sum(by_stream)
+        return whole_sum(by_stream[~self.are_additional])
 
     @property
     def first_stream(self) -> int:
@@ -98,6 +98,27 @@ class StreamShare(NamedTuple):
     stream_id: int
     positions: range | Int64Array
     indices: Int64Array
+
+
+def ids_of(share: Sequence[StreamShare]) -> Int64Array:
+    """Returns the stream of each sample of a share, int64 `[num_samples]`, ascending."""
+    ids: list[int] = []  # for steps of a usual size, lists take less time than NumPy's calls
+    for stream_id, _, indices in share:
+        ids += [stream_id] * len(indices)
+    return np.array(ids, dtype=np.int64)
+
+
+def positions_of(share: Sequence[StreamShare]) -> Int64Array:
+    """Returns each sample's position in its stream, int64 `[num_samples]`."""
+    places: list[int] = []
+    for _, positions, _ in share:
+        places += positions if isinstance(positions, range) else positions.tolist()
+    return np.array(places, dtype=np.int64)
+
+
+def indices_of(share: Sequence[StreamShare]) -> Int64Array:
+    """Returns each sample's index in its stream's dataset, int64 `[num_samples]`."""
+    return np.concatenate([part.indices for part in share]) if share else np.zeros(0, dtype=np.int64)
 
 
 class RankLookup:

@@ -6,9 +6,8 @@ from typing import Any
 from torch import Tensor
 
 from mixer.distributed.collectives import RankSync
-from mixer.loading.batching import ids_of, positions_of
 from mixer.loading.loaded_step import StepBatch
-from mixer.mixture.step_plan import StreamShare
+from mixer.mixture.step_plan import StreamShare, ids_of, positions_of
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.method import RunContext
 from mixer.utils.arrays import Int64Array

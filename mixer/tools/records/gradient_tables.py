@@ -1,6 +1,6 @@
 """Measured gradients of streams, read without holding the products of all pairs at all times."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +37,7 @@ class Cosines:
     counts: Int64Array
 
 
-Measured = tuple[dict[str, pd.DataFrame], pd.DataFrame, Cosines | None]  # by stream; noise; cosines
+Measured = tuple[Mapping[str, pd.DataFrame], pd.DataFrame, Cosines | None]  # by stream; noise; cosines
 
 
 def read_gradients(table: pa.Table, clock: pd.DataFrame) -> Measured:

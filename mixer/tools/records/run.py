@@ -3,6 +3,7 @@
 import copy
 import functools
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,8 @@ from mixer.ledger.folder import open_ledger, read_note
 from mixer.measurements.gradients import GradientStatistics
 from mixer.policies.contract import UNITS, Unit
 from mixer.policies.objective import Objective
-from mixer.tools.records.clock import by_stream, on_clock
+from mixer.tools.records.clock import Columns, by_stream, columns_of, on_clock
 from mixer.tools.records.gradient_tables import COLUMNS as GRADIENTS, Cosines, Measured, measurements, read_gradients
-from mixer.utils.arrays import FloatArray
 from mixer.utils.errors import InvalidValueError
 from mixer.utils.text import mixing_unit, rule_in_words
 
@@ -37,7 +37,7 @@ _PASSES = {"epoch": "passes"}  # the stream's own, beside those of the clock
 _TIMINGS = ["step", "hits", "misses", "load_seconds", "train_seconds", "probe_seconds"]
 # Values for a stream that a step did not have.
 _ABSENT = {"count": 0, "tokens": 0, "labels": 0, "seen": 0, "staleness": 0, "active": False}
-_DERIVED = ("row_clock", "figures", "arrays", "_losses")
+_DERIVED = ("row_clock", "figures", "arrays", "stream_columns", "evaluation_columns", "caps", "buffers")
 _TENTH = 0.1  # of the steps, for losses of training
 _MOST_RANGES = 6
 
@@ -84,7 +84,7 @@ class Run:
         return clock
 
     @functools.cached_property
-    def streams(self) -> dict[str, pd.DataFrame]:
+    def streams(self) -> Mapping[str, pd.DataFrame]:
         """By stream, one row per step (or interval): columns of the ledger's `streams`; `passes` is its own epochs.
 
         Rows that a running run adds after the clock was read are left out. Prompts of rounds have no loss: no items.
@@ -105,12 +105,22 @@ class Run:
         return on_clock(rows.assign(train_seconds=rows["train_seconds"] - rows["probe_seconds"]), self.clock)
 
     @functools.cached_property
-    def evaluations(self) -> dict[str, pd.DataFrame]:
+    def evaluations(self) -> Mapping[str, pd.DataFrame]:
         """By evaluation set, one row an evaluation: step, loss."""
         return by_stream(self._ledger.read("evaluations"), self._clock_from_start)
 
     @functools.cached_property
-    def metrics(self) -> dict[str, pd.DataFrame]:
+    def stream_columns(self) -> dict[str, Columns]:
+        """By stream, the columns of its table in `streams`, for what looks at each of very many."""
+        return columns_of(self.streams)
+
+    @functools.cached_property
+    def evaluation_columns(self) -> dict[str, Columns]:
+        """By evaluation set, the columns of its table in `evaluations`."""
+        return columns_of(self.evaluations)
+
+    @functools.cached_property
+    def metrics(self) -> Mapping[str, pd.DataFrame]:
         """By evaluation set, one row an evaluation and metric: step, metric, value."""
         return by_stream(self._ledger.read("metrics"), self._clock_from_start)
 
@@ -120,17 +130,17 @@ class Run:
         return pd.concat([start, self.clock[["step", "epoch", "samples"]]])
 
     @functools.cached_property
-    def memories(self) -> dict[str, pd.DataFrame]:
+    def memories(self) -> Mapping[str, pd.DataFrame]:
         """By replay stream, entries of the buffer: step, source, entries."""
         return by_stream(self._ledger.read("memories"), self.clock)
 
     @functools.cached_property
-    def terms(self) -> dict[str, pd.DataFrame]:
+    def terms(self) -> Mapping[str, pd.DataFrame]:
         """By method, what it added to the loss at each log entry: step, value."""
         return by_stream(self._ledger.read("terms").rename_columns(["step", "stream", "value"]), self.clock)
 
     @functools.cached_property
-    def rewards(self) -> dict[str, pd.DataFrame]:
+    def rewards(self) -> Mapping[str, pd.DataFrame]:
         """By stream, one row per round of generation that had a prompt of it; see `Ledger.rewards`."""
         found = by_stream(self._ledger.read("rewards"), self.clock)
         return {name: rows[rows["groups"] > 0] for name, rows in found.items() if rows["groups"].any()}
@@ -145,7 +155,7 @@ class Run:
         return read_gradients(self._ledger.read("gradients", GRADIENTS), self.clock)
 
     @functools.cached_property
-    def gradients(self) -> dict[str, pd.DataFrame]:
+    def gradients(self) -> Mapping[str, pd.DataFrame]:
         """By stream, one row a measurement of its gradient: step, squared_norm, variance."""
         # A running run may have measured a stream of which it has written nothing else yet.
         measured = self._measured[0]
@@ -204,13 +214,13 @@ class Run:
         rows = self.description.get("development_rows")
         return rows if isinstance(rows, dict) else {}
 
-    @property
+    @functools.cached_property
     def caps(self) -> dict[str, float]:
         """Caps on passes by stream, without streams that have none."""
         caps = {row["name"]: _most_passes(row) for row in self.description.get("streams", [])}
         return {name: cap for name, cap in caps.items() if cap is not None}
 
-    @property
+    @functools.cached_property
     def buffers(self) -> set[str]:
         """Names of the streams that are replay buffers, which exist to be repeated."""
         described = {row["name"] for row in self.description.get("streams", []) if row.get("kind") == "memory"}
@@ -228,14 +238,9 @@ class Run:
         }
         return self.but(**cut)
 
-    @functools.cached_property
-    def _losses(self) -> dict[str, FloatArray]:
-        """By evaluation set, its losses: taking a column out of a table is slow where there are very many sets."""
-        return {name: rows["loss"].to_numpy() for name, rows in self.evaluations.items()}
-
     def losses(self, place: int = -1) -> dict[str, float]:
         """Gives the loss of each set at its first evaluation (place 0), its last (−1) or another."""
-        return {name: float(losses[place]) for name, losses in self._losses.items()}
+        return {name: float(columns["loss"][place]) for name, columns in self.evaluation_columns.items()}
 
     def results(self, place: int = -1) -> Results:
         """Gives the losses and metrics of each set; see `losses`."""
@@ -313,7 +318,7 @@ class Run:
 
         `total` is their samples, and `asked` those that the batch size and the streams left to ask for.
         """
-        has_rows = np.isin(self.clock["step"], np.concatenate([rows["step"] for rows in self.streams.values()]))
+        has_rows = np.isin(self.clock["step"], np.concatenate([own["step"] for own in self.stream_columns.values()]))
         asked = self.clock[["batch_size", "total"]].min(axis=1).to_numpy()
         sums: dict[str, NDArray[Any]] = {"total": self.clock["total"].to_numpy(), "asked": asked}
         if self.interval_steps == 1:
@@ -339,7 +344,7 @@ class Run:
     @property
     def has_same_streams(self) -> bool:
         """Whether every step had all of the streams."""
-        return all(len(rows) == len(self.row_clock) for rows in self.streams.values())
+        return all(len(own["step"]) == len(self.row_clock) for own in self.stream_columns.values())
 
     def row_of(self, step: int) -> int:
         """Finds a step.

@@ -137,8 +137,8 @@ def _mixed(run: Run, objective: Objective | None) -> list[str]:
     """Says how the samples were shared, beside the shares of the streams' sizes."""
     unit = run.unit
     shares = shares_of(run, "count" if unit == "samples" else unit)
-    last = {name: rows.iloc[-1] for name, rows in run.streams.items()}
-    sizes = {name: float(row["seen"] / row["passes"]) for name, row in last.items() if row["passes"] > 0}
+    last = {name: (own["seen"][-1], own["passes"][-1]) for name, own in run.stream_columns.items()}
+    sizes = {name: float(seen / passes) for name, (seen, passes) in last.items() if passes > 0}
     if len(shares) < 2:
         return []
     total = sum(sizes.values())

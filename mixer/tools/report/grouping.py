@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from mixer.tools.records.clock import Columns
 from mixer.tools.records.run import Run
 from mixer.tools.records.runs import OTHERS, stream_names
 from mixer.tools.report.judging import shares_of
@@ -47,8 +48,8 @@ def grouped(run: Run, main: Collection[str]) -> Run:
     Returns:
         The run with one stream and one evaluation set for all others, without their gradients and metrics.
     """
-    rest = {name: rows for name, rows in run.streams.items() if name not in main}
-    evaluated = [rows for name, rows in run.evaluations.items() if name not in main]
+    rest = [rows for name, rows in run.stream_columns.items() if name not in main]
+    evaluated = [rows for name, rows in run.evaluation_columns.items() if name not in main]
     return run.but(
         streams={**_of(run.streams, main), **({OTHERS: _one_stream(rest, run.row_clock)} if rest else {})},
         evaluations={**_of(run.evaluations, main), **({OTHERS: _mean_losses(evaluated)} if evaluated else {})},
@@ -59,12 +60,12 @@ def grouped(run: Run, main: Collection[str]) -> Run:
 
 
 def _of(parts: Mapping[str, pd.DataFrame], main: Collection[str]) -> dict[str, pd.DataFrame]:
-    return {name: rows for name, rows in parts.items() if name in main}
+    return {name: parts[name] for name in parts if name in main}
 
 
-def _one_stream(streams: Mapping[str, pd.DataFrame], clock: pd.DataFrame) -> pd.DataFrame:
+def _one_stream(streams: Sequence[Columns], clock: pd.DataFrame) -> pd.DataFrame:
     """Sums streams, row by row of the clock at their steps; passes are those of single streams."""
-    rows = pd.concat(streams.values())
+    rows = _together(streams, ("step", *_SUMMED))
     rows = rows.assign(loss=(rows["loss"] * rows["items"]).where(rows["items"] > 0, 0.0))
     sums = rows.groupby("step")[list(_SUMMED)].sum().reindex(clock["step"], fill_value=0)
     sums["loss"] /= sums["items"].where(sums["items"] > 0)
@@ -72,9 +73,13 @@ def _one_stream(streams: Mapping[str, pd.DataFrame], clock: pd.DataFrame) -> pd.
     return clock[["step", "epoch", "samples"]].assign(**summed, passes=np.nan, coverage=np.nan)
 
 
-def _mean_losses(evaluations: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    means = pd.concat(evaluations).groupby("step", as_index=False)
+def _mean_losses(evaluations: Sequence[Columns]) -> pd.DataFrame:
+    means = _together(evaluations, ("step", "epoch", "samples", "loss")).groupby("step", as_index=False)
     return means[["epoch", "samples", "loss"]].mean()
+
+
+def _together(parts: Sequence[Columns], names: Sequence[str]) -> pd.DataFrame:
+    return pd.DataFrame({name: np.concatenate([part[name] for part in parts]) for name in names})
 
 
 def _one_source(rows: pd.DataFrame) -> pd.DataFrame:

@@ -49,6 +49,6 @@ def course_of(run: Run, objective: Objective | None) -> pd.DataFrame:
 
 def shares_of(run: Run, column: str = "count") -> dict[str, float]:
     """Returns the share of all samples by stream; of all tokens or labels for those columns."""
-    counts = {name: int(rows[column].to_numpy().sum()) for name, rows in run.streams.items()}
+    counts = {name: int(own[column].sum()) for name, own in run.stream_columns.items()}
     total = sum(counts.values()) or 1
     return {name: count / total for name, count in counts.items()}

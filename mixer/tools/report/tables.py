@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from mixer.tools.records.clock import Columns
 from mixer.tools.records.run import Run
 from mixer.tools.records.runs import stream_names
 from mixer.tools.report.judging import shares_of
@@ -53,20 +54,22 @@ def stream_figures(run: Run) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["stream", *_COLUMNS, *measured]).astype(dict.fromkeys(_COUNTS, "Int64"))
 
 
-def not_finite_since(rows: pd.DataFrame) -> int | None:
+def not_finite_since(rows: Columns) -> int | None:
     """Gives the step of the first loss after the last finite one.
 
     Args:
-        rows: Steps of a stream (those without items have no loss), or evaluations.
+        rows: Columns of the steps of a stream (those without items have no loss), or of evaluations.
 
     Returns:
         The step; `None` if the last loss is finite, or there is none.
     """
-    places = np.flatnonzero(rows["items"].to_numpy() > 0) if "items" in rows else np.arange(len(rows))
-    finite = np.isfinite(rows["loss"].to_numpy(dtype=np.float64)[places])
+    steps, finite = rows["step"], np.isfinite(rows["loss"].astype(np.float64, copy=False))
+    if "items" in rows:
+        has_items = rows["items"] > 0
+        steps, finite = steps[has_items], finite[has_items]
     if not len(finite) or finite[-1]:
         return None
-    return int(rows["step"].iloc[places[int(finite.nonzero()[0].max(initial=-1)) + 1]])
+    return int(steps[int(finite.nonzero()[0].max(initial=-1)) + 1])
 
 
 def shown_figures(run: Run) -> pd.DataFrame:
@@ -76,18 +79,18 @@ def shown_figures(run: Run) -> pd.DataFrame:
 
 def _of_losses(run: Run, name: str, shares: Mapping[str, Mapping[str, float]]) -> dict[str, float | None]:
     figures: dict[str, float | None] = {}
-    if (rows := run.streams.get(name)) is not None:
-        samples, since = int(rows["count"].to_numpy().sum()), not_finite_since(rows)
+    if (rows := run.stream_columns.get(name)) is not None:
+        samples, since = int(rows["count"].sum()), not_finite_since(rows)
         figures |= {"samples": samples, "share": shares["samples"][name], "cap": run.caps.get(name, np.nan)}
-        weights = rows["weight" if run.unit == "samples" else "policy_weight"].to_numpy()
+        weights = rows["weight" if run.unit == "samples" else "policy_weight"]
         figures |= {"first_weight": weights[0], "last_weight": weights[-1]}
         if run.unit != "samples":
             figures[f"{run.unit[:-1]}_share"] = shares[run.unit][name]
-        figures |= {column: rows[column].to_numpy()[-1] for column in ("coverage", "passes")}
-        figures |= {"training_loss": last_smoothed(rows) if since is None else np.nan}
+        figures |= {column: rows[column][-1] for column in ("coverage", "passes")}
+        figures |= {"training_loss": last_smoothed(rows["loss"], rows["items"]) if since is None else np.nan}
         figures |= {"training_not_finite_since": since}
-    if (rows := run.evaluations.get(name)) is not None:
-        losses = rows["loss"].to_numpy()
+    if (rows := run.evaluation_columns.get(name)) is not None:
+        losses = rows["loss"]
         figures |= {"first_validation_loss": losses[0], "last_validation_loss": losses[-1]}
         figures |= {"validation_not_finite_since": not_finite_since(rows)}
     return figures

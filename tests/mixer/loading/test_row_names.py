@@ -1,4 +1,5 @@
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -6,10 +7,17 @@ import torch
 
 from mixer.loading.errors import batch_norm_reason, name_rows, note_rows, unfit_rows
 from mixer.loading.loaded_step import MicroBatch
+from mixer.mixture.step_plan import StreamShare
 from mixer.mixture.stream import Stream
 from replay import ReplayBuffer
 
 STREAMS = [Stream("a", range(100)), Stream("memory", ReplayBuffer(3)), Stream("b", range(100))]
+
+
+def _micro_batch(inputs: Any, *samples: tuple[int, int]) -> MicroBatch:
+    """Makes a micro-batch of samples, each the number of its stream and its index."""
+    share = [StreamShare(stream_id, range(1), np.array([index])) for stream_id, index in samples]
+    return MicroBatch(inputs, np.array([stream_id for stream_id, _ in samples]), False, share)
 
 
 @pytest.mark.parametrize(
@@ -27,9 +35,9 @@ def test_samples_are_named_by_stream(rows: list[tuple[int, int]], words: str) ->
 
 def test_an_error_blames_several_streams_only_where_there_are_several() -> None:
     one, two = KeyError("x"), KeyError("x")
-    note_rows(one, STREAMS, MicroBatch(None, np.array([2]), False, indices=np.array([4])))
+    note_rows(one, STREAMS, _micro_batch(None, (2, 4)))
     assert one.__notes__ == ["Its samples: stream 'b': samples 4."]
-    note_rows(two, STREAMS, MicroBatch(None, np.array([2, 0]), False, indices=np.array([4, 1])))
+    note_rows(two, STREAMS, _micro_batch(None, (2, 4), (0, 1)))
     assert two.__notes__[1].startswith("The micro-batch mixes samples of several streams")
 
 
@@ -48,7 +56,7 @@ def test_rows_that_do_not_fit_the_model_are_told(ids: list[list[int]], config: d
     model = torch.nn.Identity()
     model.config = SimpleNamespace(**config)  # type: ignore[assignment]
     inputs = {"input_ids": torch.tensor(ids, dtype=torch.int64), "attention_mask": torch.tensor(ids).ne(0)}
-    micro = MicroBatch(inputs, np.array([2, 0]), False, indices=np.array([4, 1]))
+    micro = _micro_batch(inputs, (2, 4), (0, 1))
     found = unfit_rows(model, STREAMS, micro)
     assert [one for one, words in zip(found, said, strict=True) if words not in one] == []
 

@@ -12,9 +12,10 @@ from torch import Tensor
 from transformers import TrainerCallback, default_data_collator
 
 from mixer import LossChange, Stream
-from mixer.loading.batching import MicroBatchCap, MicroBatcher, MicroBatchOptions, ids_of, positions_of, streams_in_turn
+from mixer.loading.batching import MicroBatchCap, MicroBatcher, MicroBatchOptions, streams_in_turn
 from mixer.loading.collate import Loaded, Samples
 from mixer.mixture.planner import Planner
+from mixer.mixture.step_plan import ids_of, positions_of
 from mixer.run.hooks import ForwardResult
 from mixer.trainer.facts import can_share_batch
 from mixer.trainer.log import MOST_STREAMS_IN_HISTORY

@@ -130,6 +130,38 @@ def test_what_is_free_goes_to_the_earliest_deadlines(seed: int, total: int) -> N
     assert counts.tolist() == due.tolist()
 
 
+@pytest.mark.parametrize("num_streams", [5, 16, 17, 40])
+def test_of_equal_deadlines_the_first_streams_come_first_on_every_processor(num_streams: int) -> None:
+    # Shares alternate: streams of a share have one deadline, and those of the larger one the earlier.
+    shares = normalised([2.0 if number % 2 else 1.0 for number in range(num_streams)])
+    counts, _ = apportion(shares, 3 * num_streams // 4, np.zeros(num_streams))
+    few, many = (np.flatnonzero(counts[start::2]) for start in (0, 1))
+    assert len(many) == num_streams // 2
+    assert few.tolist() == [*range(3 * num_streams // 4 - num_streams // 2)]
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    num_streams=st.integers(1, 16),
+    total=st.integers(0, 70),
+    most_due=st.sampled_from([0.9, 3.5]),
+    is_coarse=st.booleans(),
+)
+def test_few_streams_get_the_same_to_the_bit_as_among_many(seed, num_streams, total, most_due, is_coarse) -> None:
+    random = np.random.default_rng(seed)
+    weights = random.integers(0, 3, num_streams) if is_coarse else random.dirichlet(np.ones(num_streams))
+    shares = normalised([*weights[:-1], 1.0])
+    deficit = np.where(shares > 0, random.uniform(-most_due, most_due, num_streams), 0.0)
+    deficit -= deficit.sum() * shares
+    counts, left = apportion(shares, total, deficit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mixer.mixture.apportion._FEW", 0)
+        expected, expected_left = apportion(shares, total, deficit)
+    assert counts.dtype == expected.dtype
+    assert counts.tolist() == expected.tolist()
+    assert left.tolist() == expected_left.tolist()
+
+
 class TestZeroWeights:
     @given(
         weights=st.lists(st.floats(0.0, 1.0).map(lambda w: w if w > 0.3 else 0.0), min_size=2, max_size=8).filter(any),

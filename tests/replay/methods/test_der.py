@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class _WholeRows(Spy):
         micros = []
         for micro in batch.micro_batches:
             padded = {key: F.pad(own, (0, 12 - own.shape[1]), value=fill[key]) for key, own in micro.inputs.items()}
-            micros.append(type(micro)(padded, micro.stream_ids, micro.is_padding, micro.positions))
+            micros.append(replace(micro, inputs=padded))
         super().begin_step(model, type(batch)(batch.plan, tuple(micros)))
 
 

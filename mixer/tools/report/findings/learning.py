@@ -54,10 +54,10 @@ def no_longer_learning(run: Run) -> Iterator[Finding]:
     """Finds active streams with a validation loss, or else training loss, that has stopped falling."""
     risen = _risen(run)
     for name in dict.fromkeys([*run.streams, *run.evaluations]) if _is_judged(run) else ():
-        rows, evaluations = run.streams.get(name), run.evaluations.get(name)
-        if name in risen or not run.is_wanted(name) or (rows is not None and not rows["active"].iloc[-1]):
+        rows, evaluations = run.stream_columns.get(name), run.evaluation_columns.get(name)
+        if name in risen or not run.is_wanted(name) or (rows is not None and not rows["active"][-1]):
             continue
-        text = _validation_stalls(evaluations) if evaluations is not None else _training_stalls(run.streams[name])
+        text = _training_stalls(run.streams[name]) if evaluations is None else _validation_stalls(evaluations["loss"])
         if text:
             yield Finding(streams=[name], text=f"{name}, {text}")
 
@@ -70,8 +70,8 @@ def _is_judged(run: Run) -> bool:
 def _risen(run: Run) -> dict[str, tuple[str, bool]]:
     """Gives, by wanted evaluation set with a rising loss, the message and whether the training loss fell meanwhile."""
     found = {}
-    for name, rows in run.evaluations.items() if _is_judged(run) else ():
-        losses = rows["loss"].to_numpy()
+    for name, rows in run.evaluation_columns.items() if _is_judged(run) else ():
+        losses = rows["loss"]
         if not (run.is_wanted(name) and np.isfinite(losses).all()):
             continue
         best = int(losses.argmin())
@@ -79,8 +79,8 @@ def _risen(run: Run) -> dict[str, tuple[str, bool]]:
         if losses[-1] > bar and int((losses[best + 1 :] > bar).sum()) >= _FEWEST_WORSE:
             stream = run.streams.get(name)
             left = "" if stream is None or stream["active"].iloc[-1] else " after it left"
-            text = f"{name}{left} from {losses[best]:.3f} at step {rows['step'].iloc[best]:,} to {losses[-1]:.3f}"
-            found[name] = text, _training_fell(stream, int(rows["step"].iloc[best]))
+            text = f"{name}{left} from {losses[best]:.3f} at step {rows['step'][best]:,} to {losses[-1]:.3f}"
+            found[name] = text, _training_fell(stream, int(rows["step"][best]))
     return found
 
 
@@ -104,8 +104,7 @@ def _training_fell(rows: pd.DataFrame | None, since: int) -> bool:
     return last < first - _LEAST_TRAINING_FALL * abs(first)
 
 
-def _validation_stalls(rows: pd.DataFrame) -> str:
-    losses = rows["loss"].to_numpy()
+def _validation_stalls(losses: FloatArray) -> str:
     if len(losses) < _FEWEST_EVALUATIONS or not np.isfinite(losses).all():
         return ""
     first, second = (float(half.min()) for half in np.array_split(losses, 2))

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from statistics import NormalDist
 
 import numpy as np
-import pandas as pd
 
+from mixer.tools.records.clock import Columns
 from mixer.tools.records.run import Run
 from mixer.tools.report.findings.finding import Finding
 from mixer.utils.text import listed
@@ -30,13 +30,13 @@ def not_finite(run: Run) -> list[Finding]:
     """Finds streams and evaluation sets with an infinite or NaN loss."""
     counts: dict[str, tuple[int, int, str]] = {}
     row = "step" if run.interval_steps == 1 else "row"
-    for unit, parts in ((row, run.streams), ("evaluation", run.evaluations)):
+    for unit, parts in ((row, run.stream_columns), ("evaluation", run.evaluation_columns)):
         for name, rows in parts.items():
-            bad = ~np.isfinite(rows["loss"].to_numpy())
+            bad = ~np.isfinite(rows["loss"])
             if unit == row:
-                bad &= rows["items"].to_numpy() > 0  # without items there is no loss
+                bad &= rows["items"] > 0  # without items there is no loss
             if bad.any() and name not in counts:
-                counts[name] = int(bad.sum()), int(rows["step"].to_numpy()[bad][0]), unit
+                counts[name] = int(bad.sum()), int(rows["step"][bad][0]), unit
     return [
         Finding(streams=[name], text=f"{name} in {count:,} {unit}{'s' if count > 1 else ''}, first at step {step:,}")
         for name, (count, step, unit) in sorted(counts.items(), key=lambda item: -item[1][0])
@@ -45,7 +45,7 @@ def not_finite(run: Run) -> list[Finding]:
 
 def skipped(run: Run) -> Iterator[Finding]:
     """Finds streams with samples that could not be loaded."""
-    last = {name: (rows["skipped"].to_numpy()[-1], rows["seen"].to_numpy()[-1]) for name, rows in run.streams.items()}
+    last = {name: (rows["skipped"][-1], rows["seen"][-1]) for name, rows in run.stream_columns.items()}
     shares = {name: lost / drawn for name, (lost, drawn) in last.items() if lost > 0}
     for name, share in sorted(shares.items(), key=lambda item: -item[1]):
         lost, drawn = map(int, last[name])
@@ -58,7 +58,7 @@ def over_repeated(run: Run) -> Iterator[Finding]:
     Replay buffers are exempt: they exist to be repeated.
     """
     epochs = float(run.clock["epoch"].iloc[-1])
-    passes = {name: float(rows["passes"].iloc[-1]) for name, rows in run.streams.items() if name not in run.buffers}
+    passes = {name: float(rows["passes"][-1]) for name, rows in run.stream_columns.items() if name not in run.buffers}
     for name, number in sorted(passes.items(), key=lambda item: -item[1]):
         cap = run.caps.get(name)
         if cap is not None and number > cap + _ROUNDING:
@@ -74,38 +74,38 @@ def starved(run: Run) -> Iterator[Finding]:
     Streams that left the mixture, or had weight 0 throughout, are exempt. So are those that a declared objective leaves
     out, if they gave what was requested.
     """
-    for name, rows in run.streams.items():
-        if rows["weight"].to_numpy().any():
-            is_judged = bool(rows["active"].to_numpy()[-1]) and run.is_wanted(name)
+    for name, rows in run.stream_columns.items():
+        if rows["weight"].any():
+            is_judged = bool(rows["active"][-1]) and run.is_wanted(name)
             text = _gave_too_little(run, rows) or (is_judged and (_weight_fell(run, rows) or _lags(run, name, rows)))
             if text:
                 yield Finding(streams=[name], text=f"{name} {text}")
 
 
-def _gave_too_little(run: Run, rows: pd.DataFrame) -> str:
+def _gave_too_little(run: Run, rows: Columns) -> str:
     steps, asked = run.row_clock["step"].to_numpy(), run.row_clock["asked"].to_numpy()
-    requested = float(rows["weight"].to_numpy() @ asked[np.searchsorted(steps, rows["step"].to_numpy())])
-    got = float(rows["count"].to_numpy().sum())
+    requested = float(rows["weight"] @ asked[np.searchsorted(steps, rows["step"])])
+    got = float(rows["count"].sum())
     if got < _LEAST_PART_OF_REQUESTED * requested and requested - got > 1 + _DEVIATIONS * np.sqrt(requested):
         return f"gave {got:,.0f} samples, but its weights requested {requested:,.0f}"
     return ""
 
 
-def _weight_fell(run: Run, rows: pd.DataFrame) -> str:
-    if "Scheduled" in str(run.description.get("mixing")) or len(rows) < _FEWEST_STEPS:
+def _weight_fell(run: Run, rows: Columns) -> str:
+    weights = rows["weight"]
+    if len(weights) < _FEWEST_STEPS or "Scheduled" in str(run.description.get("mixing")):
         return ""  # a schedule is intended
-    number = max(1, int(_TENTH * len(rows)))
-    weights = rows["weight"].to_numpy()
+    number = max(1, int(_TENTH * len(weights)))
     first, last = float(weights[:number].mean()), float(weights[-number:].mean())
     return f"fell from a weight of {first:.3f} to {last:.2g}" if last < _LEAST_PART_OF_WEIGHT * first else ""
 
 
-def _lags(run: Run, name: str, rows: pd.DataFrame) -> str:
-    passes, coverage = float(rows["passes"].to_numpy()[-1]), float(rows["coverage"].to_numpy()[-1])
+def _lags(run: Run, name: str, rows: Columns) -> str:
+    passes, coverage = float(rows["passes"][-1]), float(rows["coverage"][-1])
     if name in run.buffers or not 0 < passes < 1:
         return ""
-    active_epochs = float(np.diff(rows["epoch"].to_numpy(), prepend=0.0)[rows["active"].to_numpy()].sum())
-    expected = active_epochs * float(rows["seen"].to_numpy()[-1]) / passes
+    active_epochs = float(np.diff(rows["epoch"], prepend=0.0)[rows["active"]].sum())
+    expected = active_epochs * float(rows["seen"][-1]) / passes
     if passes < _LEAST_PART_OF_PASSES * active_epochs and expected > _FEWEST_SAMPLES:
         return f"has a coverage of {coverage:.1%}, after {active_epochs:.2f} epochs of the mixture"
     return ""

@@ -11,6 +11,7 @@ from mixer.tools.records.runs import declared, last_epoch, stream_names
 from mixer.tools.report.judging import course_of
 from mixer.tools.report.measurements import pale_and_smooth
 from mixer.tools.report.plot import Plot, colours_of, line, panel, thin
+from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.text import listed
 
 # The smoothed line forgets over this part of a stream's steps: enough to see a trend through the noise.
@@ -94,13 +95,12 @@ def smoothed(rows: pd.DataFrame) -> pd.Series:
     return sums / items.ewm(span=span).mean()
 
 
-def last_smoothed(rows: pd.DataFrame) -> float:
+def last_smoothed(losses: FloatArray, items: Int64Array) -> float:
     """Gives the last of the averages of `smoothed`, for tables of very many streams."""
-    span = max(1.0, _SMOOTHED_PART * len(rows))
-    losses = rows["loss"].to_numpy()
+    span = max(1.0, _SMOOTHED_PART * len(losses))
     is_there = ~np.isnan(losses)
-    weights = (1.0 - 2.0 / (span + 1.0)) ** np.arange(len(rows) - 1, -1, -1.0)
-    weights *= np.where(is_there, rows["items"].to_numpy(), 0)
+    weights = (1.0 - 2.0 / (span + 1.0)) ** np.arange(len(losses) - 1, -1, -1.0)
+    weights *= np.where(is_there, items, 0)
     total = float(weights.sum())
     return float(weights @ np.where(is_there, losses, 0.0)) / total if total else np.nan
 

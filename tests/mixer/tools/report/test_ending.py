@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from mixer.tools.records.comparison import comparison
@@ -36,7 +35,7 @@ def test_the_worst_is_what_is_no_number(tmp_path: Path) -> None:
     ],
 )
 def test_since_when_losses_are_not_finite(values: list[float], items: list[int], since: int | None) -> None:
-    rows = pd.DataFrame({"step": np.arange(1, len(values) + 1), "items": items, "loss": values})
-    assert not_finite_since(rows) == since
+    evaluations = {"step": np.arange(1, len(values) + 1), "loss": np.array(values, dtype=np.float64)}
+    assert not_finite_since({**evaluations, "items": np.array(items, dtype=np.int64)}) == since
     if all(items):
-        assert not_finite_since(rows.drop(columns="items")) == since
+        assert not_finite_since(evaluations) == since

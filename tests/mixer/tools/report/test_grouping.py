@@ -19,9 +19,8 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_the_conspicuous_come_first_and_then_those_that_gave_most(run: Run, tmp_path: Path) -> None:
-    for number, name in enumerate(NAMES):
-        run.streams[name]["count"] = number
-    main = main_streams([run], ["stream-3", "no stream", "stream-3"])
+    counted = {name: run.streams[name].assign(count=number) for number, name in enumerate(NAMES)}
+    main = main_streams([run.but(streams=counted)], ["stream-3", "no stream", "stream-3"])
     assert main == ["stream-3", *NAMES[-(MOST_STREAMS - 2) :]]
     few = made_run(tmp_path / "few", NAMES[:MOST_STREAMS])
     assert OTHERS not in grouped(few, main_streams([few], [])).streams
@@ -54,7 +53,8 @@ def test_the_others_are_added_up_and_every_plot_draws_them_in_few_panels(run: Ru
 
 def test_a_stream_that_comes_and_goes_counts_where_it_is_there(run: Run) -> None:
     late, main = NAMES[-1], NAMES[:-2]
-    run.streams[late] = run.streams[late].iloc[3:5].assign(loss=[np.nan, 100.0], items=[0, 4])
+    rows = run.streams[late].iloc[3:5].assign(loss=[np.nan, 100.0], items=[0, 4])
+    run = run.but(streams={**run.streams, late: rows})
     others = grouped(run, main).streams[OTHERS]
     assert others["count"].tolist() == [2, 4, 6, 16, 20, 12]
     assert others["loss"].iloc[3] == pytest.approx(run.streams[NAMES[-2]]["loss"].iloc[3])

@@ -71,8 +71,8 @@ def test_the_mixture_is_a_panel_a_run_and_shares_add_up_in_every_stretch(runs: l
     assert first[1].name == second[0].name == "code"
     assert first[1].line.color == second[0].line.color == plot.colours["code"]
     assert {line.stackgroup for line in first} == {"shares"}
-    runs[0].streams["code"] = runs[0].streams["code"].iloc[2:]  # a stream that came later
-    by_stream = shares(runs[0], most_points)
+    later = {**runs[0].streams, "code": runs[0].streams["code"].iloc[2:]}  # a stream that came later
+    by_stream = shares(runs[0].but(streams=later), most_points)
     for column in ("weight", "share"):
         sums = by_stream["math"][column] + by_stream["code"][column]
         assert sums.tolist() == pytest.approx([1.0] * min(most_points, 6))
@@ -116,5 +116,6 @@ def test_the_last_smoothed_loss_is_that_of_the_whole_course() -> None:
     random = np.random.default_rng(0)
     rows = pd.DataFrame({"items": random.integers(0, 5, 90), "loss": random.normal(3.0, 1.0, 90)})
     rows.loc[[0, 40, 89], "loss"] = np.nan
-    assert last_smoothed(rows) == pytest.approx(smoothed(rows).iloc[-1], rel=1e-12)
-    assert np.isnan(last_smoothed(rows.assign(loss=np.nan)))
+    losses, items = rows["loss"].to_numpy(), rows["items"].to_numpy()
+    assert last_smoothed(losses, items) == pytest.approx(smoothed(rows).iloc[-1], rel=1e-12)
+    assert np.isnan(last_smoothed(np.full(90, np.nan), items))
