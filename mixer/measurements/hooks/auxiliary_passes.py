@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, send_to_device
 from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
 from transformers.utils import logging
@@ -277,8 +277,11 @@ class AuxiliaryPasses:
 
     def _loss(self, micro: MicroBatch, model: nn.Module, num_items: int | None) -> Any:
         trainer, first = self.trainer, micro.first_stream
-        inputs = self.prepare_inputs(micro.inputs)
-        count = None if num_items is None else torch.full((), num_items, device=trainer.args.device)
+        inputs, device = micro.inputs, trainer.args.device
+        if device.type not in ("cpu", "mps"):  # whose copies are not to be relied on before they are waited for
+            inputs = send_to_device(inputs, device, non_blocking=True)
+        inputs = self.prepare_inputs(inputs)
+        count = None if num_items is None else torch.full((), num_items, device=device)
         with metrics_restored(trainer), trainer.compute_loss_context_manager(), self.losses.function_of(first):
             return trainer.compute_loss(model, inputs, num_items_in_batch=count)
 

@@ -21,7 +21,7 @@ from mixer.measurements import Alignment, Results, TargetStatistics, asked
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses, MeasurementMemoryError
 from mixer.measurements.hooks.paid_steps import LEAST_ROWS, MOST_ROWS, PaidSteps, Price
 from mixer.measurements.hooks.target_losses import TargetLosses, loss_sums
-from mixer.measurements.hooks.target_rows import TargetRows, drawn, evened
+from mixer.measurements.hooks.target_rows import TargetRows, collated, evened
 from mixer.policies.objective import Objective
 from mixer.run.hooks import StepHook
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
@@ -55,7 +55,7 @@ class TargetProbe(StepHook):
     left out.
 
     Where ranks have shards of the weights, a rank that runs out of memory in a backward cannot be helped. So
-    micro-batches of several rows that go back have no more elements there than one that was trained.
+    micro-batches of several rows that go back have no more elements there than the largest of the step before.
 
     A measurement reads from the device a few times, whatever the number of rows and parameters. Other steps do not.
 
@@ -108,8 +108,7 @@ class TargetProbe(StepHook):
         )
         self._has_warned = self._has_warned_of_bits = self._has_left_out = False
         self._joins = runs.num_parts == 1  # whether targets share micro-batches, as far as is known
-        self._have_same_weight = True  # the items of all targets, as far as is known
-        self._most_elements: int | None = None  # of a trained micro-batch, where that matters
+        self._most_elements: int | None = None  # of the step's micro-batches, where that matters
         self._are_separate: bool | None = None  # whether rows run one by one; unknown before the first measurement
 
     def prepare(self, model: nn.Module) -> None:
@@ -132,7 +131,7 @@ class TargetProbe(StepHook):
     def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
         """Notes how large micro-batches are trained; see `StepHook.begin_step`."""
         if self._runs.is_sharded:
-            self._most_elements = max(self._most_elements or 0, Size.largest(batch.micro_batches).elements)
+            self._most_elements = Size.largest(batch.micro_batches).elements
 
     def observe(self, result: StepResult) -> Results:
         """Measures targets and streams if that is due; see `StepHook.observe`."""
@@ -277,14 +276,17 @@ class TargetProbe(StepHook):
             Their losses; `None` on all ranks if it has to be tried again, as memory ran out on one or as the targets
             cannot share micro-batches.
         """
-        runs, positions = self._runs, self._positions(0, step)
-        wanted = [(place, self._targets[number], positions) for place, number in enumerate(chosen.tolist())]
-        joins = self._joins and self._have_same_weight and len(chosen) > 1
-        rows = evened(runs.on_all_ranks(partial(drawn, wanted, step, runs, joins, self._most_elements)), runs)
-        found = TargetLosses.of(rows, len(chosen), runs)
+        runs, positions, joins = self._runs, self._positions(0, step), self._joins and len(chosen) > 1
+        targets = [self._targets[number] for number in chosen.tolist()]
+        rows = runs.on_all_ranks(lambda: [target.read(place, positions, step) for place, target in enumerate(targets)])
+
+        def counted(joins: bool) -> TargetLosses:
+            micros = runs.on_all_ranks(partial(collated, rows, runs, joins, self._most_elements))
+            return TargetLosses.of(evened(micros, runs), len(chosen), runs)
+
+        found = counted(joins)
         if joins and not found.have_same_weight(weights):
-            self._have_same_weight = False
-            return None
+            joins, found = False, counted(joins=False)
         for parameter in parameters:
             parameter.grad = None
         if not found.backward(weights, runs):

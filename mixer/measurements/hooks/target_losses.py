@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mixer.loading.loaded_step import MicroBatch
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
-from mixer.measurements.hooks.target_rows import DrawnRows, TargetRows, drawn, evened
+from mixer.measurements.hooks.target_rows import CollatedRows, ReadRows, TargetRows, collated, evened
 from mixer.utils.arrays import FloatArray, Int64Array
 from mixer.utils.device import to_host
 
@@ -32,8 +32,9 @@ def loss_sums(targets: Sequence[TargetRows], most: int, passes: AuxiliaryPasses,
     Returns:
         The sums over all ranks; `None` if targets shared micro-batches whose rows cannot be separated.
     """
+    samples = passes.on_all_ranks(partial(_read_compared, targets, most, passes))
     while True:
-        rows = evened(passes.on_all_ranks(partial(_compared, targets, most, passes, joins)), passes)
+        rows = evened(passes.on_all_ranks(partial(_collated_compared, samples, targets, passes, joins)), passes)
         works = [partial(_losses, passes, own.micro) for own in rows]
         if (losses := passes.fitted(works, [own.micro for own in rows])) is not None:
             break
@@ -43,18 +44,22 @@ def loss_sums(targets: Sequence[TargetRows], most: int, passes: AuxiliaryPasses,
     return passes.ranks.add_up(torch.from_numpy(sums)).numpy()
 
 
-def _compared(targets: Sequence[TargetRows], most: int, passes: AuxiliaryPasses, joins: bool) -> list[DrawnRows]:
-    rank, world_size = passes.trainer.args.process_index, passes.ranks.world_size
-    wanted = []
+def _read_compared(targets: Sequence[TargetRows], most: int, passes: AuxiliaryPasses) -> list[ReadRows]:
+    rank, world_size, found = passes.trainer.args.process_index, passes.ranks.world_size, []
     for number, target in enumerate(targets):
         positions = np.arange(rank, min(most, target.num_rows), world_size, dtype=np.int64)
         # Of two rows or more, if they are each other's negatives.
         num_parts = max(1, min(passes.num_parts, -(-len(positions) // 2)))
-        wanted += [(number, target, part) for part in np.array_split(positions, num_parts)]
-    rows = drawn(wanted, 0, passes, joins)
-    if rows:
-        return rows
-    [row] = drawn([(0, targets[0], np.zeros(1, dtype=np.int64))], 0, passes, joins)
+        found += [target.read(number, part, 0) for part in np.array_split(positions, num_parts) if len(part)]
+    return found
+
+
+def _collated_compared(
+    samples: Sequence[ReadRows], targets: Sequence[TargetRows], passes: AuxiliaryPasses, joins: bool
+) -> list[CollatedRows]:
+    if samples:
+        return collated(samples, passes, joins)
+    [row] = collated([targets[0].read(0, np.zeros(1, dtype=np.int64), 0)], passes, joins)
     return [row._replace(micro=replace(row.micro, is_padding=True))]  # to keep in step with the others
 
 
@@ -64,7 +69,7 @@ def _losses(passes: AuxiliaryPasses, micro: MicroBatch) -> Losses | None:
 
 
 def _sums(
-    passes: AuxiliaryPasses, rows: Sequence[DrawnRows], losses: Sequence[Losses | None], num_targets: int
+    passes: AuxiliaryPasses, rows: Sequence[CollatedRows], losses: Sequence[Losses | None], num_targets: int
 ) -> FloatArray | None:
     """Adds up what this rank's micro-batches have shown."""
     sums = np.zeros((num_targets, 5))
@@ -98,13 +103,13 @@ class TargetLosses:
         losses: Of each micro-batch, once there are any; `None` without weight.
     """
 
-    rows: Sequence[DrawnRows]
+    rows: Sequence[CollatedRows]
     items: Int64Array
     totals: Int64Array
     losses: list[Losses | None] = field(default_factory=list)
 
     @classmethod
-    def of(cls, rows: Sequence[DrawnRows], num_targets: int, passes: AuxiliaryPasses) -> "TargetLosses":
+    def of(cls, rows: Sequence[CollatedRows], num_targets: int, passes: AuxiliaryPasses) -> "TargetLosses":
         """Counts the items; all ranks have to call it."""
         items = np.array([own.items(passes, num_targets) for own in rows])
         return cls(rows, items, passes.ranks.all_reduce_sum(items.sum(axis=0)))

@@ -1,6 +1,5 @@
 """The targets of an objective: development rows, apart from test rows."""
 
-import contextlib
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any, NamedTuple
 
@@ -153,13 +152,18 @@ class TargetRows:
         self._rows = preprocessed(rows, None if stream is None else stream.preprocess)
         self._cursor = ShuffledOrder(Stream(f"target {name}", rows), seed)
 
-    def seeded(self, positions: Int64Array, step: int) -> contextlib.AbstractContextManager[None]:
-        """Seeds random transforms and collators for some of its rows."""
-        return seeded(self._seed, step, int(positions[0]))
+    def read(self, number: int, positions: Int64Array, step: int) -> "ReadRows":
+        """Reads rows.
 
-    def read(self, positions: Int64Array) -> list[Any]:
-        """Reads rows by their positions in its shuffled order, int64 `[num_rows]`, pass after pass."""
-        return [self._rows[index] for index in self._cursor.references(positions).tolist()]
+        Args:
+            number: The number of the target.
+            positions: int64 `[num_rows]`: positions in its shuffled order, pass after pass; at least one.
+            step: The step, which seeds random transforms and collators.
+        """
+        seed = self._seed, step, int(positions[0])
+        with seeded(*seed):
+            samples = [self._rows[index] for index in self._cursor.references(positions).tolist()]
+        return ReadRows(self, number, seed, samples)
 
     def collated(self, samples: list[Any], largest: int | None) -> list[MicroBatch]:
         """Collates samples, in halves if a micro-batch has more elements than the largest one is to have."""
@@ -172,8 +176,24 @@ class TargetRows:
         return [*self.collated(samples[:half], largest), *self.collated(samples[half:], largest)]
 
 
-class DrawnRows(NamedTuple):
-    """Rows of targets, collated.
+class ReadRows(NamedTuple):
+    """Rows of a target.
+
+    Attributes:
+        target: The target.
+        number: Its number.
+        seed: Seeds their collation.
+        samples: The rows.
+    """
+
+    target: TargetRows
+    number: int
+    seed: tuple[int, int, int]
+    samples: list[Any]
+
+
+class CollatedRows(NamedTuple):
+    """Rows of targets in a micro-batch.
 
     Attributes:
         micro: The micro-batch.
@@ -198,43 +218,33 @@ class DrawnRows(NamedTuple):
         return np.bincount(self.targets, per_row, num_targets).astype(np.int64)
 
 
-def drawn(
-    wanted: Sequence[tuple[int, TargetRows, Int64Array]],
-    step: int,
-    passes: AuxiliaryPasses,
-    joins: bool,
-    largest: int | None = None,
-) -> list[DrawnRows]:
-    """Reads and collates rows of targets, in micro-batches as large as those of steps.
+def collated(
+    rows: Sequence[ReadRows], passes: AuxiliaryPasses, joins: bool, largest: int | None = None
+) -> list[CollatedRows]:
+    """Collates rows of targets, in micro-batches as large as those of steps.
 
     Args:
-        wanted: For each part of the rows the number of its target, the target, and positions in its order.
-        step: The step, which seeds random transforms and collators.
+        rows: The rows, of a target or a part of its own each.
         passes: Run the model.
-        joins: Whether targets that are treated alike share micro-batches.
+        joins: Whether those that are treated alike share micro-batches.
         largest: Most elements of a micro-batch of several rows; `None` for any number.
     """
-    groups: dict[Any, list[tuple[int, TargetRows, Int64Array]]] = {}
-    for place, own in enumerate(wanted):
-        if len(own[2]):
-            groups.setdefault(own[1].form if joins else place, []).append(own)
-    found: list[DrawnRows] = []
-    for members in groups.values():
-        (number, first, positions), *others = members
-        with first.seeded(positions, step):
-            samples, numbers = first.read(positions), [number] * len(positions)
-            for number, target, positions in others:
-                with target.seeded(positions, step):
-                    samples += target.read(positions)
-                numbers += [number] * len(positions)
+    groups: dict[Any, list[ReadRows]] = {}
+    for place, own in enumerate(rows):
+        groups.setdefault(own.target.form if joins else place, []).append(own)
+    found: list[CollatedRows] = []
+    for group in groups.values():
+        samples = [sample for own in group for sample in own.samples]
+        numbers = np.repeat([own.number for own in group], [len(own.samples) for own in group])
+        with seeded(*group[0].seed):
             for part in passes.split(samples):
-                micros = first.collated(samples[part], largest)
+                micros = group[0].target.collated(samples[part], largest)
                 ends = np.cumsum([len(micro.stream_ids) for micro in micros])[:-1]
-                found += map(DrawnRows, micros, np.split(np.array(numbers[part]), ends))
+                found += map(CollatedRows, micros, np.split(numbers[part], ends))
     return found
 
 
-def evened(rows: Sequence[DrawnRows], passes: AuxiliaryPasses) -> list[DrawnRows]:
+def evened(rows: Sequence[CollatedRows], passes: AuxiliaryPasses) -> list[CollatedRows]:
     """Adds padding to a rank's micro-batches where all ranks have to run as many; see `AuxiliaryPasses.evened`."""
     micros = passes.evened([own.micro for own in rows])
     return [*rows, *(rows[-1]._replace(micro=micro) for micro in micros[len(rows) :])]

@@ -85,6 +85,21 @@ def test_rows_of_targets_share_forwards(tmp_path, objective, data, backwards, mo
         np.testing.assert_allclose(*(getattr(one, name) for one in seen), rtol=1e-4, err_msg=name)
 
 
+def test_rows_that_go_back_are_cut_to_what_was_trained_where_that_matters(tmp_path, monkeypatch) -> None:
+    seen, new_probe = [], TargetProbe.__init__
+
+    def new_probe_in_shards(probe: TargetProbe, *given: Any) -> None:
+        new_probe(probe, *given)
+        probe._most_elements = 12  # two rows
+
+    for name, with_graph in (("whole", [8]), ("cut", [2] * 4)):
+        policy = Aligned(joined=True)
+        assert trained(tmp_path / name, policy, ["t", "u"]).forwards[True] == with_graph
+        seen.append(policy.seen[1][Alignment])
+        monkeypatch.setattr(TargetProbe, "__init__", new_probe_in_shards)
+    np.testing.assert_allclose(*(one.alignment for one in seen), rtol=1e-4)
+
+
 class Counted(TorchDispatchMode):
     """Counts numbers that the host reads one by one, and operations by name."""
 
