@@ -54,14 +54,16 @@ Step = Callable[[], None]
 
 
 class Operations(TorchDispatchMode):
-    """Counts the operations that give a device work."""
+    """Counts the operations that give a device work, and the single numbers that the host reads."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.count = 0
+        self.count = self.num_read = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += not (function.is_view or function.overloadpacket.__name__.startswith(_NO_WORK))
+        name = function.overloadpacket.__name__
+        self.count += not (function.is_view or name.startswith(_NO_WORK))
+        self.num_read += name == "_local_scalar_dense"
         return function(*args, **(kwargs or {}))
 
 

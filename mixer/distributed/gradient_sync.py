@@ -186,4 +186,9 @@ def own_part(tensor: Tensor, world_size: int) -> tuple[Tensor, int]:
     if not isinstance(tensor, DTensor):
         return tensor, world_size
     sizes = zip(tensor.device_mesh.shape, tensor.placements, strict=True)
-    return tensor.to_local(), world_size // math.prod(size for size, placement in sizes if placement.is_shard())
+    return local(tensor), world_size // math.prod(size for size, placement in sizes if placement.is_shard())
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Returns what this rank has of a tensor, whole or sharded, in the same memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

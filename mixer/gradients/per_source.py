@@ -103,7 +103,8 @@ def product(left: Sequence[Tensor | None], right: Sequence[Tensor | None]) -> Te
         wide = [entry.reshape(-1).to(at_least_float32(entry.dtype)) for entry in pair if entry is not None]
         if len(wide) == 2:
             part = torch.dot(*wide)
-            # The sum is in double precision if the device supports it.
-            part = part if part.device.type == "mps" else part.double()
-            parts.append(part.to(parts[0]) if parts else part)
-    return torch.stack(parts).sum() if parts else torch.zeros(())
+            parts.append(part.to(parts[0].device) if parts else part)
+    if not parts:
+        return torch.zeros(())
+    # The sum is in double precision if the device supports it.
+    return torch.stack(parts).sum(dtype=None if parts[0].device.type == "mps" else torch.float64)

@@ -17,6 +17,7 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _SHIFT_27, _SHIFT_30, _SHIFT_31, _SHIFT_32 = (np.uint64(bits) for bits in (27, 30, 31, 32))
 _ROUND_CONSTANTS = np.arange(1, _ROUNDS + 1, dtype=np.uint64) * _MIX_1
+_FEW = 65  # positions that are mapped in little more than the fixed cost of a call
 _Permute = Callable[[Int64Array, UInt64Array, Int64Array], Int64Array]
 
 
@@ -198,7 +199,7 @@ class PermutationBlock:
         else:
             start, stop = int(positions[0]), int(positions[-1]) + 1
         if not self._start <= start <= stop <= self._start + len(self._table):
-            if stop - start > self._length:
+            if stop - start > self._length or self._are_apart(positions, start):
                 own = np.asarray(positions, dtype=np.int64)
                 return self._order.map_positions(np.zeros(len(own), dtype=np.int64), own)
             self._start, self._table = start, self._order.indices(start, self._length)
@@ -206,6 +207,11 @@ class PermutationBlock:
             indices: Int64Array = self._table[start - self._start : stop - self._start : positions.step]
             return indices
         return self._table[positions - self._start]
+
+    def _are_apart(self, positions: range | Int64Array, start: int) -> bool:
+        """Whether these are few and far from the block, as those of a measurement, so that the next steps keep it."""
+        is_far = not self._start <= start < self._start + 2 * self._length
+        return is_far and len(self._table) > 0 and not isinstance(positions, range) and len(positions) < _FEW
 
 
 Order = Permutation

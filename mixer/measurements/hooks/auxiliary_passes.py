@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, send_to_device
 from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
 from transformers.utils import logging
@@ -21,6 +21,7 @@ from mixer.distributed.gradient_sync import (
     own_part,
     reshard,
 )
+from mixer.distributed.sharded_forward import ForwardGuard
 from mixer.gradients.per_source import product
 from mixer.loading.batching import MicroBatchCap, Size
 from mixer.loading.collate import Columns
@@ -39,6 +40,11 @@ from mixer.utils.errors import wrong_value
 logger = logging.get_logger(__name__)
 Result = TypeVar("Result")
 _PARTS = 4  # whose differences tell the error of a mean
+_Attempt = tuple[list[Any] | None, Size]
+
+
+class MeasurementMemoryError(Exception):
+    """A measurement does not fit into memory, however small its micro-batches are; raised on all ranks together."""
 
 
 class AuxiliaryPasses:
@@ -157,14 +163,6 @@ class AuxiliaryPasses:
         """Runs work on every rank; an error on one of them is raised on all."""
         return self.ranks.run_on_all(work)
 
-    def together(self, work: Callable[[], Result]) -> Result:
-        """Runs forwards or backwards on every rank, as many on each; an error on one of them ends all."""
-        if not self.is_sharded:
-            return self.on_all_ranks(work)
-        result = work()
-        reshard(self.trainer.model_wrapped)
-        return result
-
     def evened(self, micros: list[MicroBatch]) -> list[MicroBatch]:
         """Adds padding to a rank's micro-batches where all ranks have to run as many.
 
@@ -180,26 +178,37 @@ class AuxiliaryPasses:
             )
         return [*micros, *[replace(micro, is_padding=True) for micro in micros[-1:]] * (most - len(micros))]
 
-    def fitted(self, work: Callable[[], Result], micros: Sequence[MicroBatch]) -> Result | None:
-        """Runs work on every rank, unless it does not fit into memory.
+    def fitted(self, works: Sequence[Callable[[], Result]], micros: Sequence[MicroBatch]) -> list[Result] | None:
+        """Runs forwards or backwards on every rank, unless they do not fit into memory.
+
+        Where each rank has a shard of the weights, forwards and backwards are collectives. There a rank that runs out
+        of memory in a forward without gradients takes part in the others' until all have ended; see `ForwardGuard`.
+        After one with gradients it cannot, and the run ends, as in a step.
 
         Args:
-            work: This rank's part.
-            micros: Its micro-batches.
+            works: One for each of this rank's micro-batches; as many on each rank where it has a shard.
+            micros: The micro-batches.
 
         Returns:
-            Its result; `None` on all ranks if memory ran out on one. It can be tried again: `cap` is smaller now. With
-            shards, this ends the run.
+            Its results; `None` on all ranks if memory ran out on one. It can be tried again: `cap` is smaller now.
+
+        Raises:
+            MeasurementMemoryError: On all ranks, if memory ran out on one with a single row.
         """
-        if self.is_sharded:
-            return self.together(work)
-        result, largest = self.on_all_ranks(partial(self._attempt, work, micros))
+        result, largest = (
+            self._attempt_together(works, micros)
+            if self.is_sharded
+            else self.on_all_ranks(partial(self._attempt, works, micros))
+        )
         largest = Size(*self.ranks.all_reduce_max(np.array(largest)).tolist())
         if not largest.samples:
             return result
-        old, steps = self.cap, self.run.splitting.cap
-        self._halved[steps] = new = old.halved(largest) or old
+        del result
         clear_device_cache(garbage_collection=True)
+        old, steps = self.cap, self.run.splitting.cap
+        if (new := old.halved(largest)) is None:
+            raise MeasurementMemoryError
+        self._halved[steps] = new
         if self.trainer.is_world_process_zero():
             logger.warning(
                 "A measurement ran out of memory. It is repeated with at most %s per micro-batch instead of %s; steps "
@@ -208,18 +217,41 @@ class AuxiliaryPasses:
             )
         return None
 
-    def _attempt(self, work: Callable[[], Result], micros: Sequence[MicroBatch]) -> tuple[Result | None, Size]:
-        """Returns the result, or the largest micro-batch if memory ran out."""
+    def _attempt(self, works: Sequence[Callable[[], Result]], micros: Sequence[MicroBatch]) -> _Attempt:
+        """Returns the results, or the largest micro-batch if memory ran out."""
         try:
-            return work(), Size(0, 0)
+            return [work() for work in works], Size(0, 0)
         except Exception as error:
-            largest = Size.largest(micros)
             if not is_out_of_memory(error):
                 raise
-            if self.cap.halved(largest) is None:
-                error.add_note("In a measurement between steps, with a single sample: no smaller micro-batch helps.")
-                raise
-        return None, largest
+        return None, Size.largest(micros)
+
+    def _attempt_together(self, works: Sequence[Callable[[], Result]], micros: Sequence[MicroBatch]) -> _Attempt:
+        """Does the same where forwards and backwards are collectives; any other error on one rank ends all."""
+        model, results = self.trainer.model_wrapped, []
+        guard = ForwardGuard(model)
+        with contextlib.nullcontext() if self.trainer.args.torch_compile else guard.watching():
+            for work in works:
+                try:
+                    results.append(work())
+                except Exception:
+                    if not guard.has_left:
+                        raise
+        reshard(model)
+        return (None, Size.largest(micros)) if guard.has_left else (results, Size(0, 0))
+
+    def alone(self, work: Callable[[], Result]) -> Result:
+        """Runs work without collectives on every rank.
+
+        Raises:
+            MeasurementMemoryError: On all ranks, if memory ran out on one.
+        """
+        results = self.on_all_ranks(partial(_unless_out_of_memory, work))
+        if self.ranks.max_over_ranks(int(not results)):
+            del results
+            clear_device_cache(garbage_collection=True)
+            raise MeasurementMemoryError
+        return results[0]
 
     def items(self, micro: MicroBatch) -> Tensor:
         """Counts the loss terms in each row of a micro-batch: int64 `[num_rows]`."""
@@ -241,42 +273,49 @@ class AuxiliaryPasses:
         loss = self._loss(micro, run, num_items if normalization.counts_items else None)
         divisor = normalization.factor(self.trainer.args.world_size) if normalization.counts_items else 1
         divisor = num_items if normalization.is_plain_sum else divisor
-        return torch.as_tensor(loss / divisor)
+        return torch.as_tensor(loss if divisor == 1 else loss / divisor)
 
     def _loss(self, micro: MicroBatch, model: nn.Module, num_items: int | None) -> Any:
         trainer, first = self.trainer, micro.first_stream
-        inputs = self.prepare_inputs(micro.inputs)
-        count = None if num_items is None else torch.full((), num_items, device=trainer.args.device)
+        inputs, device = micro.inputs, trainer.args.device
+        if device.type not in ("cpu", "mps"):  # whose copies are not to be relied on before they are waited for
+            inputs = send_to_device(inputs, device, non_blocking=True)
+        inputs = self.prepare_inputs(inputs)
+        count = None if num_items is None else torch.full((), num_items, device=device)
         with metrics_restored(trainer), trainer.compute_loss_context_manager(), self.losses.function_of(first):
             return trainer.compute_loss(model, inputs, num_items_in_batch=count)
 
-    def mean_and_row_losses(self, micro: MicroBatch) -> tuple[Tensor, Tensor | None]:
+    def mean_and_row_losses(self, micro: MicroBatch, model: nn.Module | None = None) -> tuple[Tensor, Tensor | None]:
         """Computes the losses of a micro-batch.
 
+        Args:
+            micro: The micro-batch.
+            model: The model to run; `None` for the model as it is trained.
+
         Returns:
-            A scalar, the mean loss per item; and `[num_rows]`, the sum of each sample's loss terms, or `None` if rows
-            cannot be separated.
+            A scalar, the mean loss per item; and `[num_rows]`, the sum of each sample's loss terms, without a graph, or
+            `None` if rows cannot be separated.
         """
         losses, reader = self.losses, self.losses.reader
         reader.listen(micro.inputs)
         try:
-            mean = self.mean_loss(micro)
+            mean = self.mean_loss(micro, model)
         finally:
             rows = losses.take_row_losses(micro)
         are_known = losses.normalization_of(micro.first_stream).rows_known
-        return mean, rows if are_known and rows is not None and len(rows) == len(micro.stream_ids) else None
+        return mean, rows.detach() if are_known and rows is not None and len(rows) == len(micro.stream_ids) else None
 
     def summed_row_losses(self, micro: MicroBatch) -> Tensor | None:
         """Computes the sum of each sample's loss terms, `[num_rows]`; `None` if rows cannot be separated."""
         mean, rows = self.mean_and_row_losses(micro)
-        if rows is None and len(micro.stream_ids) == 1:
-            rows = mean.reshape(1) * self.items(micro).to(mean.device, non_blocking=True)
-        return None if rows is None else rows.detach().double()
+        return self._summed(mean, micro) if rows is None and len(micro.stream_ids) == 1 else rows
 
     def summed_loss(self, micro: MicroBatch) -> Tensor:
         """Computes the sum of a micro-batch's loss terms, `[1]`, where its rows cannot be separated."""
-        mean = self.mean_loss(micro).detach().double().reshape(1)
-        return mean * self.items(micro).sum().to(mean.device, non_blocking=True)
+        return self._summed(self.mean_loss(micro), micro)
+
+    def _summed(self, mean: Tensor, micro: MicroBatch) -> Tensor:
+        return mean.detach().to(self.losses.sum_dtype).reshape(1) * int(self.items(micro).sum())
 
     @property
     def num_parts(self) -> int:
@@ -353,33 +392,35 @@ class AuxiliaryPasses:
             with alone:
                 yield parameters
 
-    def backward(self, micro: MicroBatch, weight: float) -> float:
+    def backward(self, micro: MicroBatch, weight: float, by_row: bool = False) -> tuple[Tensor, Tensor | None] | None:
         """Adds the gradient of a micro-batch to those of this rank, in `own_gradients`.
 
         Args:
             micro: The micro-batch.
             weight: Its share of the items over all ranks.
+            by_row: Whether the losses of its rows are wanted.
 
         Returns:
-            Its mean loss per item; 0 without weight.
+            See `mean_and_row_losses`, without a graph; `None` without weight.
         """
         if not weight and not self.is_sharded:
-            return 0.0
-        scale = weight * self.trainer.args.world_size * float(self.loss_scale())
-        if self.trainer.is_deepspeed_enabled:
-            return self._backward_beside(micro, scale)
-        loss = self.mean_loss(micro)
-        torch.autograd.backward(loss * scale)
-        return float(loss.detach()) if weight else 0.0  # the mean over no items may be NaN
+            return None
+        is_beside = self.trainer.is_deepspeed_enabled  # which would take it for one of its steps
+        model = self.model if is_beside else None
+        loss, rows = self.mean_and_row_losses(micro, model) if by_row else (self.mean_loss(micro, model), None)
+        scaled = loss * (weight * self.trainer.args.world_size * float(self.loss_scale()))
+        if is_beside:
+            self._add_gradients(scaled)
+        else:
+            torch.autograd.backward(scaled)
+        return (loss.detach(), rows) if weight else None  # the mean over no items may be NaN
 
-    def _backward_beside(self, micro: MicroBatch, scale: float) -> float:
-        """Adds the gradient of a micro-batch without DeepSpeed, which would take it for one of its steps."""
-        loss, parameters = self.mean_loss(micro, self.model), self.parameters
-        parts = torch.autograd.grad(loss * scale, parameters, allow_unused=True)
-        for parameter, part in zip(parameters, parts, strict=True):
+    def _add_gradients(self, loss: Tensor) -> None:
+        """Adds the gradients of a loss without the hooks that an engine has on backwards."""
+        parameters = self.parameters
+        for parameter, part in zip(parameters, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True):
             if part is not None:
                 parameter.grad = part if parameter.grad is None else parameter.grad.add_(part)
-        return float(loss.detach())
 
     def average_own(self) -> None:
         """Averages over ranks what backwards in `own_gradients` have left; all ranks have to call it."""
@@ -393,17 +434,21 @@ class AuxiliaryPasses:
             average_whole(self.parameters, self.ranks, world_size)
         average_gradients(self.trainer.model_wrapped, self.ranks, world_size)
 
-    def product(self, left: Sequence[Tensor | None], right: Sequence[Tensor | None]) -> float:
-        """Returns the product of two averaged gradients, entries by parameter; all ranks have to call it."""
+    def product(self, left: Sequence[Tensor | None], right: Sequence[Tensor | None]) -> Tensor:
+        """Returns the product of two averaged gradients, entries by parameter; with shards, what this rank adds to it.
+
+        Returns:
+            A scalar on the device.
+        """
         if not self.is_sharded:
-            return float(product(left, right))
+            return product(left, right)
         total = torch.zeros((), dtype=torch.float64, device=self.trainer.args.device)
         for pair in zip(left, right, strict=True):
             parts = [own_part(entry, self.ranks.world_size) for entry in pair if entry is not None]
             if len(parts) == 2:
                 (own, num_ranks), (other, _) = parts
                 total += product([own], [other]).to(total) / num_ranks
-        return float(self.ranks.add_up(total))
+        return total
 
     def samples(self, wanted: Mapping[int, Int64Array], most: int | None = None) -> list[MicroBatch]:
         """Reads and collates samples of map-style streams; random transforms and collators as in training.
@@ -462,3 +507,13 @@ class AuxiliaryPasses:
     def _model_restored(self, training: bool) -> contextlib.AbstractContextManager[None]:
         trainer = self.trainer
         return model_restored(trainer.model_wrapped, trainer.args, training)
+
+
+def _unless_out_of_memory(work: Callable[[], Result]) -> list[Result]:
+    """Returns the result, or nothing if memory ran out."""
+    try:
+        return [work()]
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    return []

@@ -12,7 +12,7 @@ from transformers.utils import logging
 from mixer.loading.loaded_step import MicroBatch
 from mixer.measurements import required
 from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
-from mixer.measurements.hooks.target_rows import TargetRows
+from mixer.measurements.hooks.target_rows import TargetRows, collated
 from mixer.run.hooks import Observer
 from mixer.utils.arrays import FloatArray
 from mixer.utils.text import in_words
@@ -69,8 +69,10 @@ class Namesakes(Observer):
         if most < _LEAST_ROWS:
             return 0.5
         places = np.arange(most, dtype=np.int64)
-        target = TargetRows(stream.name, rows, passes).micro_batches(places, 0, passes)
-        return told_apart(self._features(target), self._features(passes.samples({number: places})))
+        target = collated([TargetRows(stream.name, rows, passes).read(number, places, 0)], passes, joins=False)
+        return told_apart(
+            self._features([own.micro for own in target]), self._features(passes.samples({number: places}))
+        )
 
     def _features(self, micros: Sequence[MicroBatch]) -> list[dict[str, FloatArray]]:
         return [features(micro.inputs) for micro in micros if isinstance(micro.inputs, Mapping)]

@@ -1,32 +1,38 @@
 """Losses and gradients of an objective's targets beside those of the streams, on rows of their own."""
 
+import contextlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, _foreach_add_, _foreach_copy_, nn
 from transformers.utils import logging
 
+from mixer.distributed.gradient_sync import local
 from mixer.gradients.metric import OptimizerMetric
-from mixer.loading.loaded_step import MicroBatch, StepResult
+from mixer.loading.batching import Size
+from mixer.loading.loaded_step import MicroBatch, StepBatch, StepResult
 from mixer.measurements import Alignment, Results, TargetStatistics, asked
-from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses
+from mixer.measurements.hooks.auxiliary_passes import AuxiliaryPasses, MeasurementMemoryError
 from mixer.measurements.hooks.paid_steps import LEAST_ROWS, MOST_ROWS, PaidSteps, Price
-from mixer.measurements.hooks.target_rows import TargetRows
+from mixer.measurements.hooks.target_losses import TargetLosses, loss_sums
+from mixer.measurements.hooks.target_rows import TargetRows, collated, evened
 from mixer.policies.objective import Objective
 from mixer.run.hooks import StepHook
 from mixer.utils.arrays import BoolArray, FloatArray, Int64Array
+from mixer.utils.device import to_host
 
 logger = logging.get_logger(__name__)
 _FORWARD = 1 / 3  # of the work of a forward and a backward
 _LOSS_ROWS, _LOSS_ROWS_OF_WORST = 64, 16  # of each target, whose losses are compared over time, or with each other
 _TEST_ROWS, _LEAST_COMPARED = 16, 8  # of all targets where they are an average, and of each
 _FALL = 0.02  # of a target's loss: length of the step along its gradient
+_BYTES_AT_ONCE = 2**28  # of a gradient that is scaled, beside which as much is in memory twice
 
 
 class TargetProbe(StepHook):
@@ -43,7 +49,15 @@ class TargetProbe(StepHook):
     measured at once, along its own gradient, where the policy is content with that.
 
     Rows run in micro-batches as large as those of steps, and in smaller ones if these do not fit into memory; gradient
-    checkpointing stays on. Beside a micro-batch, two copies of the trained parameters are in memory at a time.
+    checkpointing stays on. Rows of several targets share micro-batches if they are collated alike and their losses can
+    be told apart, and for the gradient if all of their items have the same weight. Beside a micro-batch, two copies of
+    the trained parameters are in memory at a time, in their own type. If not even single rows fit, the measurement is
+    left out.
+
+    Where ranks have shards of the weights, a rank that runs out of memory in a backward cannot be helped. So
+    micro-batches of several rows that go back have no more elements there than the largest of the step before.
+
+    A measurement reads from the device a few times, whatever the number of rows and parameters. Other steps do not.
 
     Losses of an objective with bounds are those of the same up to 64 rows of each target each time, those of the worst
     target of 16 or more; others are those of the measurement's rows. With bounds, the first ones follow step 1. Where
@@ -92,7 +106,9 @@ class TargetProbe(StepHook):
             is_compared_first=bool(objective.bounds),
             least_rows=LEAST_ROWS * runs.num_parts,
         )
-        self._has_warned = self._has_warned_of_bits = False
+        self._has_warned = self._has_warned_of_bits = self._has_left_out = False
+        self._joins = runs.num_parts == 1  # whether targets share micro-batches, as far as is known
+        self._most_elements: int | None = None  # of the step's micro-batches, where that matters
         self._are_separate: bool | None = None  # whether rows run one by one; unknown before the first measurement
 
     def prepare(self, model: nn.Module) -> None:
@@ -112,25 +128,44 @@ class TargetProbe(StepHook):
                     *(first, num_steps),
                 )
 
+    def begin_step(self, model: nn.Module, batch: StepBatch) -> None:
+        """Notes how large micro-batches are trained; see `StepHook.begin_step`."""
+        if self._runs.is_sharded:
+            self._most_elements = Size.largest(batch.micro_batches).elements
+
     def observe(self, result: StepResult) -> Results:
         """Measures targets and streams if that is due; see `StepHook.observe`."""
         self.seconds_after, step = 0.0, result.plan.step
         num_rows, compares = self.paid_steps.at(step)
         if not (num_rows or compares):
             return {}
-        started = time.perf_counter()
-        statistics = self._measure(step) if num_rows else None
-        if compares:
-            statistics = self._with_losses_of_same_rows(statistics)
+        started, found = time.perf_counter(), dict[Any, Any]()
+        try:
+            statistics = self._measure(step) if num_rows else None
+            found[Alignment] = self._with_losses_of_same_rows(statistics) if compares else statistics
+        except MeasurementMemoryError:
+            self._warn_of_memory(step)
         self.seconds_after = time.perf_counter() - started
-        return {Alignment: statistics}
+        return found
+
+    def _warn_of_memory(self, step: int) -> None:
+        if self._rank == 0 and not self._has_left_out:
+            logger.warning(
+                "The measurement after step %d does not fit into memory: it takes two copies of the trained weights, "
+                "and a row. It is left out, as are others that do not fit; the mixture stays as it is meanwhile.",
+                step,
+            )
+        self._has_left_out = True
 
     def _with_losses_of_same_rows(self, statistics: TargetStatistics | None) -> TargetStatistics:
         """Replaces the losses by those of each target's first rows: other rows differ by more than a bound allows."""
-        own_rows, count = (self._rank, self._world_size, self._num_compared), len(self._targets)
+        count, sets = len(self._targets), (*self._targets, *self._test)
         with self._runs.without_gradients(training=False):
-            sums = [rows.loss_sums(self._runs, *own_rows) for rows in (*self._targets, *self._test)]
-        totals = self._runs.ranks.add_up(torch.from_numpy(np.array(sums))).numpy()
+            totals = loss_sums(sets, self._num_compared, self._runs, self._joins)
+            if totals is None:
+                self._joins = False
+                totals = loss_sums(sets, self._num_compared, self._runs, joins=False)
+        assert totals is not None, "micro-batches of one target each can be told apart"  # noqa: S101
         losses, errors = _means_and_errors(totals.T[None])
         losses, errors = losses[0], errors[0]
         if statistics is None:
@@ -157,7 +192,7 @@ class TargetProbe(StepHook):
                 del direction  # before the next gradient
         name = "plain" if metric is None else metric.name(parameters)
         self._warn_of_plain(name, metric)
-        totals = self._runs.ranks.add_up(torch.stack(sums)).cpu().numpy()  # [num_directions, 6, num_streams]
+        totals = self._runs.ranks.add_up(torch.stack(sums)).numpy()  # [num_directions, 6, num_streams]
         alignment, error = _means_and_errors(totals[:, :5])
         with np.errstate(invalid="ignore", divide="ignore"):
             stream_losses = totals[:, 5].sum(axis=0) / totals[:, 1].sum(axis=0)
@@ -198,49 +233,68 @@ class TargetProbe(StepHook):
         losses: FloatArray,
     ) -> tuple[list[Tensor | None], float]:
         """Returns the scaled gradient of the weighted losses of targets and the step along it; fills in the losses."""
-        chosen = np.flatnonzero(weights)
-        while (own := self._backward(chosen, weights, parameters, step)) is None:
+        runs, chosen = self._runs, np.flatnonzero(weights)
+        while (found := self._backward(chosen, weights[chosen], parameters, step)) is None:
             pass
-        losses[chosen] = own
-        self._runs.average_own()
-        gradient = [parameter.grad for parameter in parameters]
+        runs.average_own()
+        direction = [parameter.grad for parameter in parameters]
         for parameter in parameters:
             parameter.grad = None
-        direction = gradient
-        if metric is not None:
-            direction = [None if part is None else part.clone() for part in gradient]
-            metric.scale(parameters, direction)
-        loss, fall = float(weights[chosen] @ losses[chosen]), self._runs.product(direction, gradient)
+        product = runs.alone(partial(self._scale, parameters, direction, metric))
+        losses[chosen], fall = found.read(runs, product)
+        loss = float(weights[chosen] @ losses[chosen])
         return direction, _FALL * abs(loss) / fall if fall > 0.0 and math.isfinite(loss) else 0.0
+
+    def _scale(
+        self, parameters: Sequence[nn.Parameter], gradient: list[Tensor | None], metric: OptimizerMetric | None
+    ) -> Tensor:
+        """Scales a gradient in place, some of it at a time; returns what this rank has of its product with itself."""
+        products = []
+        for part in _parts(gradient):
+            before, after = gradient[part], gradient[part]
+            if metric is not None:
+                after = gradient[part] = [None if own is None else torch.empty_like(own) for own in before]
+                pairs = [(local(to), local(own)) for to, own in zip(after, before, strict=True) if to is not None]
+                if pairs:
+                    _foreach_copy_(*map(list, zip(*pairs, strict=True)))
+                metric.scale(parameters[part], after)
+            products.append(self._runs.product(after, before))
+        return torch.stack(products).sum() if products else torch.zeros(())
 
     def _backward(
         self, chosen: Int64Array, weights: FloatArray, parameters: Sequence[nn.Parameter], step: int
-    ) -> FloatArray | None:
-        """Computes this rank's gradient of the chosen targets, and their mean losses over all ranks.
+    ) -> TargetLosses | None:
+        """Computes this rank's gradient of the chosen targets.
+
+        Args:
+            chosen: int64 `[num_chosen]`: their numbers.
+            weights: `[num_chosen]`: their weights.
+            parameters: The trained parameters.
+            step: The step.
 
         Returns:
-            float64 `[num_chosen]`; `None` on all ranks if memory ran out on one, to be tried again.
+            Their losses; `None` on all ranks if it has to be tried again, as memory ran out on one or as the targets
+            cannot share micro-batches.
         """
-        runs, ranks, positions = self._runs, self._runs.ranks, self._positions(0, step)
-        targets = [self._targets[index] for index in chosen.tolist()]
-        rows = runs.on_all_ranks(lambda: [target.micro_batches(positions, step, runs) for target in targets])
-        micros = runs.evened([micro for own in rows for micro in own])
-        places = np.repeat(np.arange(len(rows)), list(map(len, rows)))
-        places = np.pad(places, (0, len(micros) - len(places)))
-        items = np.array([0 if micro.is_padding else int(runs.items(micro).sum()) for micro in micros])
-        num_items = ranks.all_reduce_sum(np.bincount(places, items).astype(np.int64))
-        shares = items / np.maximum(num_items, 1)[places]
-        factors = (weights[chosen][places] * shares).tolist()
+        runs, positions, joins = self._runs, self._positions(0, step), self._joins and len(chosen) > 1
+        targets = [self._targets[number] for number in chosen.tolist()]
+        rows = runs.on_all_ranks(lambda: [target.read(place, positions, step) for place, target in enumerate(targets)])
 
-        def backward() -> list[float]:
-            for parameter in parameters:
-                parameter.grad = None
-            return [runs.backward(micro, factor) for micro, factor in zip(micros, factors, strict=True)]
+        def counted(joins: bool) -> TargetLosses:
+            micros = runs.on_all_ranks(partial(collated, rows, runs, joins, self._most_elements))
+            return TargetLosses.of(evened(micros, runs), len(chosen), runs)
 
-        if (losses := runs.fitted(backward, micros)) is None:
+        found = counted(joins)
+        if joins and not found.have_same_weight(weights):
+            joins, found = False, counted(joins=False)
+        for parameter in parameters:
+            parameter.grad = None
+        if not found.backward(weights, runs):
             return None
-        means = ranks.add_up(torch.from_numpy(np.bincount(places, shares * losses))).numpy()
-        return np.where(num_items > 0, means, np.nan)
+        if joins and runs.ranks.max_over_ranks(int(not found.are_known)):
+            self._joins = False
+            return None
+        return found
 
     # ---- Streams ----
 
@@ -253,11 +307,12 @@ class TargetProbe(StepHook):
         micros = runs.on_all_ranks(partial(runs.samples, wanted, most if self._are_separate else None))
         if self._are_separate is None:
             firsts = {int(micro.stream_ids[0]): micro for micro in reversed(micros)}  # streams may have other losses
+            trials = runs.evened([*firsts.values()])
             with torch.no_grad():
-                rows = runs.together(
-                    lambda: [runs.summed_row_losses(micro) for micro in runs.evened([*firsts.values()])]
-                )
-            self._are_separate = bool(self._runs.ranks.max_over_ranks(int(None in rows)))
+                rows = runs.fitted([partial(runs.summed_row_losses, micro) for micro in trials], trials)
+            if rows is None:
+                return self._stream_rows(step)
+            self._are_separate = bool(runs.ranks.max_over_ranks(int(any(own is None for own in rows))))
             if self._are_separate:
                 micros = runs.on_all_ranks(partial(runs.samples, wanted, most))
         return runs.evened(micros)
@@ -274,39 +329,57 @@ class TargetProbe(StepHook):
         `d` is the derivative of a row's summed loss along the direction, `n` its number of items. On all ranks it is
         `None` if memory ran out on one, to be tried again.
         """
-        sums = torch.zeros(6, len(self._are_measured), dtype=torch.float64)
+        sums, runs, rows = torch.zeros(6, len(self._are_measured), dtype=torch.float64), self._runs, []
         if not length > 0.0:
             return sums
-        moved = [parameter for parameter, part in zip(parameters, direction, strict=True) if part is not None]
-        steps = [part for part in direction if part is not None]
-        kept = [parameter.detach().clone() for parameter in moved]
-        rows = []
-        with torch.no_grad():
-            try:
-                for sign in (1.0, -1.0):
-                    for parameter, before, part in zip(moved, kept, steps, strict=True):
-                        parameter.copy_(before.add(part.to(before), alpha=sign * length))
-                    if (losses := self._runs.fitted(partial(self._row_losses, micros), micros)) is None:
-                        return None
-                    rows.append(losses)
-            finally:
-                for parameter, before in zip(moved, kept, strict=True):
-                    parameter.copy_(before)
-        for micro, above, below in zip(micros, *rows, strict=True):
+        losses_of: Callable[[MicroBatch], Any] = runs.summed_loss if self._are_separate else runs.summed_row_losses
+        works = [partial(losses_of, micro) for micro in micros]
+        with torch.no_grad(), self._moving(parameters, direction) as move:
+            for sign in (1.0, -1.0):
+                move(sign * length)
+                if (losses := runs.fitted(works, micros)) is None:
+                    return None
+                rows += losses
+        values = list(map(torch.from_numpy, to_host(rows)))  # one read from the device
+        for micro, above, below in zip(micros, values[: len(micros)], values[len(micros) :], strict=True):
             if micro.is_padding:
                 continue
-            d = ((above - below) / (2.0 * length)).cpu()
-            n, ids = self._runs.items(micro).double().cpu(), torch.from_numpy(micro.stream_ids)
+            d = (above - below) / (2.0 * length)
+            n, ids = runs.items(micro).double().cpu(), torch.from_numpy(micro.stream_ids)
             if self._are_separate:  # the micro-batch counts as a row
                 n, ids = n.sum().reshape(1), ids[:1]
-            sums.index_add_(1, ids, torch.stack([d, n, d * d, d * n, n * n, (above + below).cpu() / 2.0]))
+            sums.index_add_(1, ids, torch.stack([d, n, d * d, d * n, n * n, (above + below) / 2.0]))
         return sums
 
-    def _row_losses(self, micros: Sequence[MicroBatch]) -> list[Tensor]:
-        if self._are_separate:
-            return [self._runs.summed_loss(micro) for micro in micros]
-        rows = [self._runs.summed_row_losses(micro) for micro in micros]
-        return [row for row in rows if row is not None]
+    @contextlib.contextmanager
+    def _moving(
+        self, parameters: Sequence[nn.Parameter], direction: Sequence[Tensor | None]
+    ) -> Iterator[Callable[[float], None]]:
+        """Allows moving the parameters along a direction, from where they are; restores them."""
+        pairs = zip(parameters, direction, strict=True)
+        both = [(local(own.detach()), local(part)) for own, part in pairs if part is not None]
+        moved, steps = [own for own, _ in both], [part.to(own) for own, part in both]
+        kept = self._runs.alone(lambda: [torch.empty_like(own) for own in moved])
+        _foreach_copy_(kept, moved)
+
+        def move(length: float) -> None:
+            _foreach_copy_(moved, kept)
+            _foreach_add_(moved, steps, alpha=length)
+
+        try:
+            yield move
+        finally:
+            _foreach_copy_(moved, kept)
+
+
+def _parts(gradient: Sequence[Tensor | None]) -> Iterator[slice]:
+    """Divides a gradient by its size."""
+    start, num_bytes = 0, 0
+    for place, own in enumerate(gradient):
+        num_bytes += 0 if own is None else local(own).nbytes
+        if num_bytes >= _BYTES_AT_ONCE or place == len(gradient) - 1:
+            yield slice(start, place + 1)
+            start, num_bytes = place + 1, 0
 
 
 def _means_and_errors(sums: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -1,14 +1,13 @@
 """The targets of an objective: development rows, apart from test rows."""
 
 from collections.abc import Mapping, Sequence, Sized
-from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from transformers import Trainer
 from transformers.utils import logging
 
+from mixer.loading.batching import Size
 from mixer.loading.collate import batch_mapping
 from mixer.loading.loaded_step import MicroBatch
 from mixer.loading.preprocessing import preprocessed
@@ -22,7 +21,7 @@ from mixer.policies.objective import Objective
 from mixer.run.hf_compat import collator_removing_columns
 from mixer.run.loading import data_seed
 from mixer.run.plan import TargetSplits
-from mixer.utils.arrays import FloatArray, Int64Array
+from mixer.utils.arrays import Int64Array
 from mixer.utils.errors import InvalidValueError, wrong_value
 from mixer.utils.random_state import seeded
 from mixer.utils.text import first_of, safe_names
@@ -128,6 +127,9 @@ class TargetRows:
         rows: Its data set.
         passes: Run the model outside of training.
 
+    Attributes:
+        form: What it has in common with targets whose rows can be collated with its own.
+
     Raises:
         ValueError: If the streams have losses or heads of their own and the target is named like none of them.
     """
@@ -143,64 +145,106 @@ class TargetRows:
         stream = plan.streams[names.index(name)] if name in names else None
         self._stream_id, self._seed = 0 if stream is None else names.index(name), seed
         self._task = plan.tasks[self._stream_id]
-        collator = None if stream is None else stream.data_collator
-        self._collator = collator_removing_columns(trainer, collator or trainer.data_collator, "evaluation")
+        collator = (None if stream is None else stream.data_collator) or trainer.data_collator
+        self.form = id(collator), self._task, self._stream_id if plan.have_losses else 0
+        self._collator = collator_removing_columns(trainer, collator, "evaluation")
         self.num_rows = len(rows)
         self._rows = preprocessed(rows, None if stream is None else stream.preprocess)
         self._cursor = ShuffledOrder(Stream(f"target {name}", rows), seed)
 
-    def micro_batches(self, positions: Int64Array, step: int, passes: AuxiliaryPasses) -> list[MicroBatch]:
-        """Reads and collates rows, in micro-batches as large as those of steps.
+    def read(self, number: int, positions: Int64Array, step: int) -> "ReadRows":
+        """Reads rows.
 
         Args:
-            positions: int64 `[num_rows]`: positions in the target's shuffled order, pass after pass.
+            number: The number of the target.
+            positions: int64 `[num_rows]`: positions in its shuffled order, pass after pass; at least one.
             step: The step, which seeds random transforms and collators.
-            passes: Run the model.
         """
-        if not len(positions):
-            return []
-        with seeded(self._seed, step, int(positions[0])):
+        seed = self._seed, step, int(positions[0])
+        with seeded(*seed):
             samples = [self._rows[index] for index in self._cursor.references(positions).tolist()]
-            return [self._collated(samples[part]) for part in passes.split(samples)]
+        return ReadRows(self, number, seed, samples)
 
-    def _collated(self, samples: list[Any]) -> MicroBatch:
+    def collated(self, samples: list[Any], largest: int | None) -> list[MicroBatch]:
+        """Collates samples, in halves if a micro-batch has more elements than the largest one is to have."""
         inputs = self._collator(samples)
         if self._task is not None:
             inputs = {**batch_mapping(inputs), TASK: self._task}
-        return MicroBatch(inputs, np.full(len(samples), self._stream_id), False)
-
-    def loss_sums(self, passes: AuxiliaryPasses, rank: int, world_size: int, most: int) -> FloatArray:
-        """Returns a rank's sums over rows, `[5]`: of `d, n, d², dn, n²` for a row's summed loss `d` and its items `n`.
-
-        A micro-batch counts as a row where rows cannot be separated. All ranks have to call it.
-
-        Args:
-            passes: Run the model.
-            rank: The rank.
-            world_size: Number of ranks.
-            most: Rows over all ranks, the first of the target's order: the same whenever this is called.
-        """
-        positions = np.arange(rank, min(most, self.num_rows), world_size, dtype=np.int64)
-        rows = positions if len(positions) else np.zeros(1, dtype=np.int64)  # to keep in step with the others
-        least = min(passes.num_parts, -(-len(rows) // 2))  # of two rows or more, if they are each other's negatives
-        parts = np.array_split(rows, max(-(-len(rows) // passes.cap.max_samples), least))
-        micros = passes.on_all_ranks(lambda: [micro for part in parts for micro in self.micro_batches(part, 0, passes)])
-        if not len(positions):
-            micros = [replace(micro, is_padding=True) for micro in micros]
-        return passes.together(partial(_loss_sums, passes, passes.evened(micros)))
+        micro, half = MicroBatch(inputs, np.full(len(samples), self._stream_id), False), len(samples) // 2
+        if largest is None or not half or Size.largest([micro]).elements <= largest:
+            return [micro]
+        return [*self.collated(samples[:half], largest), *self.collated(samples[half:], largest)]
 
 
-def _loss_sums(passes: AuxiliaryPasses, micros: Sequence[MicroBatch]) -> FloatArray:
-    sums = np.zeros(5)
-    for micro in micros:
-        n = np.zeros(1) if micro.is_padding else passes.items(micro).double().cpu().numpy()
-        total = float(n.sum())
-        if not total and not passes.is_sharded:
-            continue
-        mean, rows = passes.mean_and_row_losses(micro)
-        if total:
-            loss = total * float(mean)
-            d = np.array([loss]) if rows is None else rows.detach().double().cpu().numpy()
-            n = np.array([total]) if rows is None else n
-            sums += [loss, total, d @ d, d @ n, n @ n]
-    return sums
+class ReadRows(NamedTuple):
+    """Rows of a target.
+
+    Attributes:
+        target: The target.
+        number: Its number.
+        seed: Seeds their collation.
+        samples: The rows.
+    """
+
+    target: TargetRows
+    number: int
+    seed: tuple[int, int, int]
+    samples: list[Any]
+
+
+class CollatedRows(NamedTuple):
+    """Rows of targets in a micro-batch.
+
+    Attributes:
+        micro: The micro-batch.
+        targets: int64 `[num_rows]`: the number of each row's target.
+    """
+
+    micro: MicroBatch
+    targets: Int64Array
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the rows are of several targets."""
+        return bool((self.targets != self.targets[0]).any())
+
+    def items(self, passes: AuxiliaryPasses, num_targets: int) -> Int64Array:
+        """Counts the loss terms of each target: int64 `[num_targets]`; 0 for padding."""
+        per_row = passes.items(self.micro).cpu().numpy()
+        if self.micro.is_padding:
+            return np.zeros(num_targets, dtype=np.int64)
+        if len(per_row) != len(self.targets):  # packed rows: of several targets they cannot be told apart
+            return np.bincount(self.targets[:1], [per_row.sum()], num_targets).astype(np.int64)
+        return np.bincount(self.targets, per_row, num_targets).astype(np.int64)
+
+
+def collated(
+    rows: Sequence[ReadRows], passes: AuxiliaryPasses, joins: bool, largest: int | None = None
+) -> list[CollatedRows]:
+    """Collates rows of targets, in micro-batches as large as those of steps.
+
+    Args:
+        rows: The rows, of a target or a part of its own each.
+        passes: Run the model.
+        joins: Whether those that are treated alike share micro-batches.
+        largest: Most elements of a micro-batch of several rows; `None` for any number.
+    """
+    groups: dict[Any, list[ReadRows]] = {}
+    for place, own in enumerate(rows):
+        groups.setdefault(own.target.form if joins else place, []).append(own)
+    found: list[CollatedRows] = []
+    for group in groups.values():
+        samples = [sample for own in group for sample in own.samples]
+        numbers = np.repeat([own.number for own in group], [len(own.samples) for own in group])
+        with seeded(*group[0].seed):
+            for part in passes.split(samples):
+                micros = group[0].target.collated(samples[part], largest)
+                ends = np.cumsum([len(micro.stream_ids) for micro in micros])[:-1]
+                found += map(CollatedRows, micros, np.split(numbers[part], ends))
+    return found
+
+
+def evened(rows: Sequence[CollatedRows], passes: AuxiliaryPasses) -> list[CollatedRows]:
+    """Adds padding to a rank's micro-batches where all ranks have to run as many; see `AuxiliaryPasses.evened`."""
+    micros = passes.evened([own.micro for own in rows])
+    return [*rows, *(rows[-1]._replace(micro=micro) for micro in micros[len(rows) :])]

@@ -179,6 +179,16 @@ class TestOrderBlock:
         block.read(range(10, 42))
         assert order.asked == [(10, 32), (100, 33)]
 
+    def test_few_positions_far_from_a_block_leave_it_to_the_steps(self) -> None:
+        block = PermutationBlock(order := Counted(1_000, seed=1), 32)
+        far = np.array([700, 704, 708])
+        block.read(far)  # a block is mapped where there is none
+        block.read(range(10, 42))
+        self.assert_reads(Permutation(1_000, seed=1), block, far)
+        block.read(range(12, 20))
+        block.read(np.array([42, 44]))  # a step of a rank
+        assert order.asked == [(700, 32), (10, 32), (700, 3), (42, 32)]
+
     def block(self, length: int = 32) -> tuple[Permutation, PermutationBlock]:
         whole = Permutation(1_000, seed=1)
         return whole, PermutationBlock(whole, length)

@@ -1,5 +1,6 @@
 """How often a step waits for the device, counted on a stand-in for one, beside a step of the Trainer."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from transformers import Trainer
 
-from mixer import LossChange, PiKE, Stream, Uniform
+from mixer import LossChange, MarginalValue, PiKE, Safeguard, Stream, Uniform
 from tests.helpers import MODEL_DATA, On, Tokens, arguments, build_model, three_streams
 from tests.mixer.stand_in import DEVICE, StandIn
 from tests.mixer.trainer.runs import make
@@ -72,6 +73,24 @@ def test_a_step_waits_once_for_its_gradient_if_the_trainer_filters_no_losses(tmp
 )
 def test_a_decision_waits_no_more_than_a_step_of_the_trainer(tmp_path: Path, plain: list[int], mixing: Any) -> None:
     assert all(one <= other for one, other in zip(_waits_of_ours(tmp_path, mixing=mixing)[0], plain, strict=True))
+
+
+def test_targets_are_read_from_the_device_a_few_times_in_a_measured_step_and_never_in_others(tmp_path: Path) -> None:
+    plain, _ = _waits_of_ours(tmp_path / "plain", mixing=Uniform())
+    targets = {"objective": ["t", "u"], "eval_dataset": {name: Tokens(64, seed) for seed, name in enumerate("tu")}}
+    with StandIn() as stand_in:
+        trainer = make(
+            tmp_path, **{**_OPTIONS, **_ON_DEVICE, **targets, "mixing": Safeguard(MarginalValue(interval_steps=4))}
+        )
+        totals = [Counter[str]()]
+        trainer.add_callback(On(step_end=lambda *_, **__: totals.append(stand_in.waits.copy())))
+        trainer.train()
+    third, fourth = totals[3] - totals[2], totals[4] - totals[3]
+    assert third.total() == plain[0]
+    more = fourth - third
+    # The gradient with the losses; the rows moved along it; the rows that are the same each time.
+    assert more.pop("_to_copy from") == 3
+    assert set(more) <= {"_local_scalar_dense"}  # transformers reads the mask in each forward
 
 
 def test_several_forwards_wait_no_more_than_as_many_of_the_trainers(tmp_path: Path) -> None:
