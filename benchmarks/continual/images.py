@@ -65,7 +65,7 @@ def encoded(pixels: NDArray[np.uint8]) -> Tensor:
         pixels: uint8 `[num_pictures, height, width]`.
     """
     frozen, parts = lower(read_weights()), []
-    for some in torch.from_numpy(pixels).split(100):
+    for some in torch.split(torch.from_numpy(pixels), 100):
         grey = nn.functional.interpolate(some[:, None].float(), (_SIZE, _SIZE), mode="bicubic", antialias=True)
         parts.append(frozen(((grey - 127) / 128).expand(-1, 3, -1, -1)).half())
     return torch.cat(parts)
