@@ -74,6 +74,13 @@ def write_base_and_rows(folder: Path, rows_by_name: Mapping[str, Sequence[Any]])
         (folder / "data" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def placed(text: str, folder: Path) -> str:
+    """Puts the places below a folder into a configuration, such as that of the base for `BASE`."""
+    for name, path in {"BASE": "base", "DATA": "data", "OUT": "out"}.items():
+        text = text.replace(name, str(folder / path))
+    return text
+
+
 def on_a_rank(command: list[str], folder: Path) -> None:
     """Runs a command on a rank as `torchrun ... -m mixer` does."""
     with mock.patch.object(sys, "argv", ["mixer", *command]):

@@ -10,7 +10,7 @@ import yaml
 
 from mixer.tools.cli.entry import main
 from mixer.tools.recipe.coming_from.convert import convert
-from tests.commands.recipes import Runs, write_base_and_rows
+from tests.commands.recipes import Runs, placed, write_base_and_rows
 
 Converts = Callable[..., tuple[int, str]]
 
@@ -230,13 +230,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _placed(text: str, folder: Path) -> str:
-    places = {"BASE": folder / "base", "DATA": folder / "data", "OUT": folder / "out"}
-    for name, path in places.items():
-        text = text.replace(name, str(path))
-    return text
-
-
 @pytest.fixture
 def converted(capsys: pytest.CaptureFixture[str]) -> Converts:
     """Converts a configuration; gives the exit status and what is printed."""
@@ -258,7 +251,7 @@ def test_a_configuration_becomes_a_recipe_that_builds(
 ) -> None:
     text, expected, training, changing, harmless = CASES[kind]
     theirs, ours = tmp_path / "theirs.yaml", tmp_path / "ours.yaml"
-    theirs.write_text(_placed(text, folder))
+    theirs.write_text(placed(text, folder))
     status, shown = converted(theirs, "--output", ours, "--json")
     made = json.loads(shown)
     assert (status, made["kind"]) == (3, kind)
@@ -267,8 +260,8 @@ def test_a_configuration_becomes_a_recipe_that_builds(
     recipe = yaml.safe_load(ours.read_text())
     assert recipe == made["recipe"]
     got = recipe.pop("training")
-    assert recipe == json.loads(_placed(json.dumps(expected), folder))
-    wanted = yaml.safe_load(_placed(training, folder))
+    assert recipe == json.loads(placed(json.dumps(expected), folder))
+    wanted = yaml.safe_load(placed(training, folder))
     assert {name: got.get(name) for name in wanted} == wanted
     shown = printed("train", ours, "--dry_run", "--training.use_cpu", "true")
     learned = {"axolotl": ["⟦yo", "⟦so", "⟦a text"], "llamafactory": ["⟦done", "⟦so", "⟦yo"], "trl": ["⟦done"]}
@@ -311,7 +304,7 @@ STAGES: dict[str, tuple[str, str, dict[str, Any]]] = {
 def test_other_trainers(case: str, folder: Path, tmp_path: Path, converted: Converts) -> None:
     text, trainer, training = STAGES[case]
     text = text.replace("interleave_over", "concat").replace("interleave_probs: 0.5,0.3,0.2\n", "")
-    (tmp_path / "theirs.yaml").write_text(_placed(text, folder))
+    (tmp_path / "theirs.yaml").write_text(placed(text, folder))
     recipe = yaml.safe_load(converted(tmp_path / "theirs.yaml")[1])
     assert recipe["trainer"] == trainer
     assert {name: recipe["training"].get(name) for name in training} == training
@@ -411,13 +404,13 @@ WRONG: dict[str, tuple[str, list[str]]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_no_configuration_is_refused_by_name(case: str, folder: Path, tmp_path: Path, refused: Runs) -> None:
     text, named = WRONG[case]
-    (tmp_path / "theirs.yaml").write_text(_placed(text, folder))
+    (tmp_path / "theirs.yaml").write_text(placed(text, folder))
     said = refused("recipe", "from", tmp_path / "theirs.yaml")
     assert [word for word in named if word not in said] == []
 
 
 def test_the_tool_can_be_named(folder: Path, tmp_path: Path, converted: Converts) -> None:
-    (tmp_path / "theirs.yaml").write_text(_placed(SCRIPT + "stage: sft\n", folder))
+    (tmp_path / "theirs.yaml").write_text(placed(SCRIPT + "stage: sft\n", folder))
     made = json.loads(converted(tmp_path / "theirs.yaml", "--kind", "trl", "--json")[1])
     assert made["kind"] == "trl"
     assert "stage" in made["not_carried"]

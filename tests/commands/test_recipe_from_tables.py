@@ -10,7 +10,7 @@ import yaml
 
 from mixer.tools.recipe.coming_from.convert import convert
 from mixer.tools.recipe.coming_from.reading import read
-from tests.commands.recipes import Runs, write_base_and_rows
+from tests.commands.recipes import Runs, placed, write_base_and_rows
 from tests.refusals import refused as raises
 
 CONFIGURATIONS = Path(__file__).parent / "configurations"
@@ -40,12 +40,6 @@ def write_token_file(path: Path, num_tokens: int) -> None:
     header = b"MMIDIDX\x00\x00" + np.array([1], "<u8").tobytes() + bytes([8])
     index = header + np.array([1, 2], "<u8").tobytes() + np.array([num_tokens], "<i4").tobytes()
     path.with_suffix(".idx").write_bytes(index + np.array([0, 0, 1], "<i8").tobytes())
-
-
-def placed(text: str, folder: Path) -> str:
-    for name, path in {"BASE": "base", "DATA": "data", "OUT": "out"}.items():
-        text = text.replace(name, str(folder / path))
-    return text
 
 
 # What stands where in the recipe, and what is left: what may change what is learned, and some of the rest.
