@@ -39,7 +39,7 @@ def loss_sums(targets: Sequence[TargetRows], most: int, passes: AuxiliaryPasses,
         if (losses := passes.fitted(works, [own.micro for own in rows])) is not None:
             break
     sums = _sums(passes, rows, losses, len(targets))
-    if passes.ranks.max_over_ranks(int(sums is None)):
+    if passes.ranks.max_over_ranks(int(sums is None)) or sums is None:
         return None
     return passes.ranks.add_up(torch.from_numpy(sums)).numpy()
 

@@ -1,5 +1,6 @@
 """The targets of an objective: development rows, apart from test rows."""
 
+import copy
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any, NamedTuple
 
@@ -150,6 +151,7 @@ class TargetRows:
         self._collator = collator_removing_columns(trainer, collator, "evaluation")
         self.num_rows = len(rows)
         self._rows = preprocessed(rows, None if stream is None else stream.preprocess)
+        self._reads_batches = hasattr(type(self._rows), "__getitems__")
         self._cursor = ShuffledOrder(Stream(f"target {name}", rows), seed)
 
     def read(self, number: int, positions: Int64Array, step: int) -> "ReadRows":
@@ -160,14 +162,14 @@ class TargetRows:
             positions: int64 `[num_rows]`: positions in its shuffled order, pass after pass; at least one.
             step: The step, which seeds random transforms and collators.
         """
-        seed = self._seed, step, int(positions[0])
+        seed, indices = (self._seed, step, int(positions[0])), self._cursor.references(positions).tolist()
         with seeded(*seed):
-            samples = [self._rows[index] for index in self._cursor.references(positions).tolist()]
+            samples = self._rows.__getitems__(indices) if self._reads_batches else [self._rows[i] for i in indices]
         return ReadRows(self, number, seed, samples)
 
     def collated(self, samples: list[Any], largest: int | None) -> list[MicroBatch]:
         """Collates samples, in halves if a micro-batch has more elements than the largest one is to have."""
-        inputs = self._collator(samples)
+        inputs = self._collator([copy.copy(sample) for sample in samples])  # some remove columns from their input
         if self._task is not None:
             inputs = {**batch_mapping(inputs), TASK: self._task}
         micro, half = MicroBatch(inputs, np.full(len(samples), self._stream_id), False), len(samples) // 2
