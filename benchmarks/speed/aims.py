@@ -115,11 +115,11 @@ def _padded(num_streams: int, num_samples: int) -> float:
 
 
 def _aims(args: argparse.Namespace) -> list[Aim]:
-    imports = "torch and TrainingArguments, with what it imports (peft, scipy where installed), alone take longer"
-    spread_thin = "half of the time of such a step goes to planning, observing and splitting it"
-    by_stream = "each rule and table reads columns of every stream's own table, one after the other"
+    imports = "TrainingArguments with what its module imports (torch, peft where it is installed) alone takes longer"
+    spread_thin = "planning, observing and splitting such a step takes about as long as collating it"
+    by_stream = "each rule and table goes from stream to stream"
     tried = "a first sample of each stream is read and collated"
-    shares = "each step keeps the shares, and takes a sample a step early or late where they are no whole numbers"
+    shares = "each step keeps the shares, of streams that are sorted by length apart"
     num, runs, sources = args.streams, *args.fit
     return [
         Aim("mixer train --help, s", 1.0, lambda folder: _seconds("train", "--help")),
