@@ -32,7 +32,9 @@ class ForwardGuard:
 
     def __init__(self, model: nn.Module):
         self._model = model
-        self._units = [module for module in model.modules() if isinstance(module, FSDPModule) and module is not model]
+        self._units: list[nn.Module] = [
+            module for module in model.modules() if isinstance(module, FSDPModule) and module is not model
+        ]
         self._order = self._units  # of a complete forward
         self._reached: list[nn.Module] | None = None  # in the present forward; `None` outside of one
         self.has_left = self._has_failed = False
