@@ -254,9 +254,9 @@ class TargetProbe(StepHook):
             before, after = gradient[part], gradient[part]
             if metric is not None:
                 after = gradient[part] = [None if own is None else torch.empty_like(own) for own in before]
-                pairs = [(local(to), local(own)) for to, own in zip(after, before, strict=True) if to is not None]
-                if pairs:
-                    _foreach_copy_(*map(list, zip(*pairs, strict=True)))
+                copies = [local(own) for own in after if own is not None]
+                if copies:
+                    _foreach_copy_(copies, [local(own) for own in before if own is not None])
                 metric.scale(parameters[part], after)
             products.append(self._runs.product(after, before))
         return torch.stack(products).sum() if products else torch.zeros(())
