@@ -46,6 +46,7 @@ METHODS = {name: own for name, own in {**SET_UPS, **_ALONE}.items() if name != "
 _OF_ENCODERS = frozenset({"ran-pac", "slca"})
 _OF_ADAPTERS = frozenset({"lora", "o-lora", "inf-lora"})
 _PROMPTS = frozenset({"head-alone", "l2p", "dual-prompt", "coda-prompt"})
+_OF_TRANSFORMERS = _OF_ADAPTERS | _PROMPTS - {"head-alone"}
 _OF_NEW_CLASSES = frozenset({"er-ace", "icarl"})
 _OF_CLASSES = _OF_NEW_CLASSES | {"cls-er", "lwf", "er-ring", "er-class-balanced", "er-herding"}
 
@@ -188,6 +189,8 @@ def why_unfit(name: str, protocol: Protocol) -> str | None:
         return f"{name} is for encoders that are frozen. Take clinc150-pretrained."
     if name in _OF_ADAPTERS and not (protocol.is_text or protocol.is_pretrained):
         return f"{name} is for trained models, but this protocol begins anew. Take clinc150-pretrained or text-domains."
+    if name in _OF_TRANSFORMERS and protocol.is_of_images:
+        return f"{name} is for transformers, but this protocol trains convolutions. Take clinc150-pretrained."
     if name == "lamol" and not protocol.is_text:
         return f"{name} is for language models, but this protocol trains a classifier. Take text-domains."
     if name in _OF_CLASSES and protocol.is_text:

@@ -42,6 +42,11 @@ Nothing was tuned, but for the rate of prompts: 5e-3, of two powers of ten by CO
 layers, DualPrompt's shared one in the first and that of a task in the second, under a masked head. *head-alone* has
 that head, that rate and nothing else.
 
+*fashion-pretrained* (ours) trains the top of a pre-trained image network, as told in `benchmarks.continual.images`:
+Fashion-MNIST in five tasks of two kinds of clothes in an order by seed, class-incremental, the first 200 pictures of a
+kind for training and the first 100 for evaluation. Rates, sizes of batches and memory and strengths are those of
+*clinc150-pretrained*; nothing was tuned.
+
 *joint*, where all tasks are trained on at once for as many epochs, is the upper bound. Methods have as many steps of as
 many new samples each; what replay and measurements add to a step is not made up for, but shows in the time.
 """
@@ -55,7 +60,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, TrainingArguments
 
 from benchmarks.common import QUIET
-from benchmarks.continual import pretrained, text
+from benchmarks.continual import images, pretrained, text
 from tasks.mlp import mlp
 from tasks.sequences import by_class, by_column, permuted
 from tasks.sources import clinc150, npz, words
@@ -81,7 +86,8 @@ class Protocol:
         strengths: Strengths of methods that have another one than on `split-mnist-task`.
         learning_rates: Learning rates of methods that have another one.
         is_pretrained: Whether an encoder is trained on that was trained before.
-        row_bytes: What a remembered sample takes: its text and its label.
+        is_of_images: Whether that encoder is of convolutions, which have no place for prompts and adapters.
+        row_bytes: What a remembered sample takes: its text or picture, and its label.
         published: What was published, by method and memory.
     """
 
@@ -97,6 +103,7 @@ class Protocol:
     strengths: Mapping[str, float] = field(default_factory=dict)
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     is_pretrained: bool = False
+    is_of_images: bool = False
     row_bytes: int = 0
     published: Mapping[tuple[str, int], str] = field(default_factory=dict)
 
@@ -224,11 +231,15 @@ def _encoder(seed: int, folder: Path) -> nn.Module:
 
 
 def _pretrained(
-    sequence: Callable[[Path, int], TaskSequence], num_labels: int, scenario: Scenario, row_bytes: int
+    sequence: Callable[[Path, int], TaskSequence],
+    model: Callable[[], nn.Module],
+    scenario: Scenario,
+    row_bytes: int,
+    is_of_images: bool = False,
 ) -> Protocol:
     return Protocol(
         sequence,
-        lambda seed, folder: pretrained.UpperLayers(num_labels),
+        lambda seed, folder: model(),
         {"optim": "adamw_torch", "learning_rate": 5e-4, "num_train_epochs": 1, "max_grad_norm": 1.0},
         batch_size=16,
         memory=300,
@@ -238,6 +249,7 @@ def _pretrained(
         learning_rates={**dict.fromkeys(("head-alone", "l2p", "dual-prompt", "coda-prompt"), 5e-3), "slca": 1e-2},
         strengths={"online-ewc": 1e3},
         is_pretrained=True,
+        is_of_images=is_of_images,
         row_bytes=row_bytes,
     )
 
@@ -313,8 +325,9 @@ PROTOCOLS = {
         is_online=True,
         scenario="class",
     ),
-    "clinc150-pretrained": _pretrained(pretrained.intents, 150, "class", 42),
-    "reviews-pretrained": _pretrained(pretrained.reviews, 2, "domain", 86),
+    "clinc150-pretrained": _pretrained(pretrained.intents, lambda: pretrained.UpperLayers(150), "class", 42),
+    "reviews-pretrained": _pretrained(pretrained.reviews, lambda: pretrained.UpperLayers(2), "domain", 86),
+    "fashion-pretrained": _pretrained(images.fashion, lambda: images.UpperBlocks(10), "class", 785, is_of_images=True),
     "text-domains": Protocol(
         text.sequence,
         text.model,

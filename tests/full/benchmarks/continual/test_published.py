@@ -63,6 +63,7 @@ def test_a_memory_is_counted_as_the_protocol_counts_it() -> None:
         ("split-mnist", "lamol", "lamol is for language models, but .* a classifier. Take text-domains"),
         ("clinc150", "slca", "slca is for trained encoders. Take clinc150-pretrained"),
         ("split-mnist", "coda-prompt", "coda-prompt is for encoders that are frozen"),
+        ("fashion-pretrained", "l2p", "l2p is for transformers, but this protocol trains convolutions"),
         ("text-domains", "icarl", "icarl goes by classes, but blocks of text have none"),
     ],
 )
