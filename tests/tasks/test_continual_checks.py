@@ -54,4 +54,4 @@ def test_tasks_that_are_evaluated_on_what_they_train_on_are_named(caplog: pytest
         warn_of_same_rows(_sequence(["a", "b", "c"], same=same), args)
     [record] = caplog.records
     assert isinstance(record.args, tuple)
-    assert "3 of 3 rows of the evaluation set of 'task 0' are in the task 'task 0'" in str(record.args[0])
+    assert "3 of 3 different rows of the evaluation set of 'task 0' are in the task 'task 0'" in str(record.args[0])
