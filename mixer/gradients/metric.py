@@ -1,6 +1,6 @@
 """The metric of an optimizer: how far it moves each parameter for the same gradient."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -47,13 +47,11 @@ class OptimizerMetric:
         self.optimizer: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
         groups = self.optimizer.param_groups
         divided = getattr(optimizer, "bit16_groups", getattr(optimizer, "bf16_groups", None))
-        self._is_divided = divided is not None
+        self.is_divided = divided is not None
         members = [group["params"] for group in groups] if divided is None else divided
         self._largest_rate = max((float(group["lr"]) for group in groups), default=0.0)
         self._group_of = {id(one): group for group, own in zip(groups, members, strict=True) for one in own}
-        states = [
-            state for state in self.optimizer.state.values() if isinstance(state.get("step"), int | float | Tensor)
-        ]
+        states = [state for state in self.optimizer.state.values() if _has_step(state)]
         # Of a fused optimizer they are on the device: read one by one, the host would wait for each parameter.
         steps = to_host([torch.as_tensor(state["step"]) for state in states])
         self._steps = {id(state): float(step) for state, step in zip(states, steps, strict=True)}
@@ -107,7 +105,7 @@ class OptimizerMetric:
 
     def _squares(self, parameter: nn.Parameter, name: str) -> Tensor:
         state = self._state_of(parameter)
-        return _gathered(parameter, state[name]) if self._is_divided else local(_read(state, name))
+        return _gathered(parameter, state[name]) if self.is_divided else local(_read(state, name))
 
     def _step(self, parameter: nn.Parameter) -> float:
         return self._steps.get(id(self._state_of(parameter)), 0.0)
@@ -117,16 +115,16 @@ class OptimizerMetric:
         state, group = self._state_of(parameter), self._group_of.get(id(parameter), {})
         for kind, name, needed in _KINDS:
             squares = state.get(name)
-            is_its = isinstance(squares, Tensor) and (self._is_divided or squares.shape == parameter.shape)
+            is_its = isinstance(squares, Tensor) and (self.is_divided or squares.shape == parameter.shape)
             if is_its and not squares.is_floating_point():
-                is_its = not self._is_divided and len(state.get("absmax2", ())) == -(-squares.numel() // _BLOCK)
+                is_its = not self.is_divided and len(state.get("absmax2", ())) == -(-squares.numel() // _BLOCK)
             if is_its and needed <= group.keys() and (kind != "adam" or "step" in state):
                 return kind, name
         return "plain", ""
 
     def _state_of(self, parameter: nn.Parameter) -> Any:
         group = self._group_of.get(id(parameter))
-        return self.optimizer.state.get(group["params"][0] if self._is_divided and group else parameter, {})
+        return self.optimizer.state.get(group["params"][0] if self.is_divided and group else parameter, {})
 
 
 def _read(state: Any, name: str) -> Tensor:
@@ -137,6 +135,11 @@ def _read(state: Any, name: str) -> Tensor:
     scales = state["absmax2"].repeat_interleave(_BLOCK)[: entry.numel()]
     numbers: Tensor = state["qmap2"][entry.flatten().long()] * scales
     return numbers.view_as(entry)
+
+
+def _has_step(state: Any) -> bool:
+    step = state.get("step") if isinstance(state, Mapping) else None  # an optimizer may keep other entries there
+    return isinstance(step, int | float) or (isinstance(step, Tensor) and step.numel() == 1)
 
 
 def _gathered(parameter: Any, state: Tensor) -> Tensor:

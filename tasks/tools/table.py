@@ -138,8 +138,9 @@ class MethodTable:
         """Writes the strengths; refuses to go on with runs that had others."""
         path, state = self.folder / name / CHOICE_FILE, PartialState()
         is_there = state.is_main_process and self.resume != "never" and path.exists()
-        own = read_json(path)["chosen"] if is_there else found["chosen"]
-        before = RankSync(state.num_processes).gather(own)[0]
+        ranks = RankSync(state.num_processes)
+        own = ranks.run_on_all(lambda: read_json(path)["chosen"] if is_there else found["chosen"])
+        before = ranks.gather(own)[0]
         if before != found["chosen"]:
             raise wrong_value(
                 "--resume",

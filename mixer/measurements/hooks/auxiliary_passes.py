@@ -62,6 +62,7 @@ class AuxiliaryPasses:
         self.trainer, self.plan, self.run, self.ranks = basis
         self.losses, self._samples = losses, samples
         self._halved: dict[MicroBatchCap, MicroBatchCap] = {}  # what fits, by the cap of steps
+        self._guard: ForwardGuard | None = None
 
     @property
     def model(self) -> nn.Module:
@@ -228,17 +229,11 @@ class AuxiliaryPasses:
 
     def _attempt_together(self, works: Sequence[Callable[[], Result]], micros: Sequence[MicroBatch]) -> _Attempt:
         """Does the same where forwards and backwards are collectives; any other error on one rank ends all."""
-        model, results = self.trainer.model_wrapped, []
-        guard = ForwardGuard(model)
+        guard = self._guard = self._guard or ForwardGuard(self.trainer.model_wrapped)
         with contextlib.nullcontext() if self.trainer.args.torch_compile else guard.watching():
-            for work in works:
-                try:
-                    results.append(work())
-                except Exception:
-                    if not guard.has_left:
-                        raise
-        reshard(model)
-        return (None, Size.largest(micros)) if guard.has_left else (results, Size(0, 0))
+            results = [guard.run(work) for work in works]
+        reshard(self.trainer.model_wrapped)
+        return (None, Size.largest(micros)) if guard.has_failed else (results, Size(0, 0))
 
     def alone(self, work: Callable[[], Result]) -> Result:
         """Runs work without collectives on every rank.
@@ -279,7 +274,7 @@ class AuxiliaryPasses:
         trainer, first = self.trainer, micro.first_stream
         inputs, device = micro.inputs, trainer.args.device
         if device.type not in ("cpu", "mps"):  # whose copies are not to be relied on before they are waited for
-            inputs = send_to_device(inputs, device, non_blocking=True)
+            inputs = send_to_device(dict(inputs), device, non_blocking=True)  # a BatchEncoding would move itself
         inputs = self.prepare_inputs(inputs)
         count = None if num_items is None else torch.full((), num_items, device=device)
         with metrics_restored(trainer), trainer.compute_loss_context_manager(), self.losses.function_of(first):

@@ -240,7 +240,9 @@ class TargetProbe(StepHook):
         direction = [parameter.grad for parameter in parameters]
         for parameter in parameters:
             parameter.grad = None
-        product = runs.alone(partial(self._scale, parameters, direction, metric))
+        scale = partial(self._scale, parameters, direction, metric)
+        # DeepSpeed's squares are gathered: a rank without memory could not be waited for there.
+        product = scale() if metric is not None and metric.is_divided else runs.alone(scale)
         losses[chosen], fall = found.read(runs, product)
         loss = float(weights[chosen] @ losses[chosen])
         return direction, _FALL * abs(loss) / fall if fall > 0.0 and math.isfinite(loss) else 0.0
@@ -252,11 +254,12 @@ class TargetProbe(StepHook):
         products = []
         for part in _parts(gradient):
             before, after = gradient[part], gradient[part]
+            if all(own is None for own in before):
+                continue
             if metric is not None:
                 after = gradient[part] = [None if own is None else torch.empty_like(own) for own in before]
                 copies = [local(own) for own in after if own is not None]
-                if copies:
-                    _foreach_copy_(copies, [local(own) for own in before if own is not None])
+                _foreach_copy_(copies, [local(own) for own in before if own is not None])
                 metric.scale(parameters[part], after)
             products.append(self._runs.product(after, before))
         return torch.stack(products).sum() if products else torch.zeros(())

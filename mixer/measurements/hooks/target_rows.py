@@ -233,16 +233,30 @@ def collated(
     """
     groups: dict[Any, list[ReadRows]] = {}
     for place, own in enumerate(rows):
-        groups.setdefault(own.target.form if joins else place, []).append(own)
+        groups.setdefault((own.target.form, _columns(own.samples)) if joins else place, []).append(own)
     found: list[CollatedRows] = []
     for group in groups.values():
-        samples = [sample for own in group for sample in own.samples]
-        numbers = np.repeat([own.number for own in group], [len(own.samples) for own in group])
-        with seeded(*group[0].seed):
-            for part in passes.split(samples):
-                micros = group[0].target.collated(samples[part], largest)
-                ends = np.cumsum([len(micro.stream_ids) for micro in micros])[:-1]
-                found += map(CollatedRows, micros, np.split(numbers[part], ends))
+        try:
+            found += _together(group, passes, largest)
+        except Exception:  # of rows with unlike shapes, say; those of one target raise it again
+            for own in group:
+                found += _together([own], passes, largest)
+    return found
+
+
+def _columns(samples: Sequence[Any]) -> Any:
+    return frozenset(samples[0]) if isinstance(samples[0], Mapping) else type(samples[0])
+
+
+def _together(group: Sequence[ReadRows], passes: AuxiliaryPasses, largest: int | None) -> list[CollatedRows]:
+    samples = [sample for own in group for sample in own.samples]
+    numbers = np.repeat([own.number for own in group], [len(own.samples) for own in group])
+    found: list[CollatedRows] = []
+    with seeded(*group[0].seed):
+        for part in passes.split(samples):
+            micros = group[0].target.collated(samples[part], largest)
+            ends = np.cumsum([len(micro.stream_ids) for micro in micros])[:-1]
+            found += map(CollatedRows, micros, np.split(numbers[part], ends))
     return found
 
 

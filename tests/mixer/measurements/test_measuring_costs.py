@@ -85,6 +85,31 @@ def test_rows_of_targets_share_forwards(tmp_path, objective, data, backwards, mo
         np.testing.assert_allclose(*(getattr(one, name) for one in seen), rtol=1e-4, err_msg=name)
 
 
+def longer(seed: int) -> list[dict[str, Any]]:
+    return rows(seed, length=9 if seed == 10 else 6)
+
+
+def unmasked(seed: int) -> list[dict[str, Any]]:
+    return [{name: row[name] for name in row if seed != 10 or name != "attention_mask"} for row in rows(seed)]
+
+
+@pytest.mark.parametrize("data", [longer, unmasked])
+def test_rows_that_cannot_be_collated_together_are_collated_by_target(data, tmp_path, monkeypatch) -> None:
+    seen, new_probe = [], TargetProbe.__init__
+
+    def new_probe_apart(probe: TargetProbe, *given: Any) -> None:
+        new_probe(probe, *given)
+        probe._joins = False
+
+    for name in ("joined", "apart"):
+        policy = Aligned(joined=True, test_losses=True)
+        trainer = trained(tmp_path / name, policy, ["t", "u"], data=data)
+        assert trainer.forwards[True] == [4, 4]
+        seen.append(policy.seen[1][Alignment])
+        monkeypatch.setattr(TargetProbe, "__init__", new_probe_apart)
+    np.testing.assert_allclose(seen[0].losses, seen[1].losses, rtol=1e-6)
+
+
 def test_rows_that_go_back_are_cut_to_what_was_trained_where_that_matters(tmp_path, monkeypatch) -> None:
     seen, new_probe = [], TargetProbe.__init__
 
