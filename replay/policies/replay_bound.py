@@ -42,8 +42,8 @@ class ReplayBound(ReplayPolicy):
 
     It needs evaluation sets of the old streams' names, an evaluation before the first step (`eval_on_start=True`), and
     about twenty in the run. A replay buffer or a plain stream can be old. In a continual run each earlier task has its
-    own memory, and the loss is bounded by that at the end of its task. Other evaluation sets may be bounded too, as
-    public prompts say: each old stream then goes by the largest `e` of its own and theirs.
+    own memory, and the loss is bounded by that at the end of its task. Other evaluation sets may be
+    bounded too, for instance public prompts: each old stream then goes by the largest `e` of its own and theirs.
 
     Args:
         max_rise: Largest rise of each bounded evaluation loss, relative to the first one; 0.05 is 5 %.
@@ -121,7 +121,7 @@ class ReplayBound(ReplayPolicy):
 
     def update_replay(self, observation: Observation) -> Replay:
         """Moves the odds after an evaluation; see `ReplayPolicy.update_replay`."""
-        if (losses := observation[EvaluationLoss]) is not None and len(self.memories):
+        if (losses := observation[EvaluationLoss]) is not None and self._names:
             of_sets = observation[EvaluationSetLoss] or {}
             self._take(np.append(losses[self.memories], [of_sets.get(name, np.nan) for name in self.sets]), observation)
         return self._decided()
@@ -138,6 +138,8 @@ class ReplayBound(ReplayPolicy):
     def _take(self, losses: FloatArray, observation: Observation) -> None:
         is_first = ~np.isfinite(self._first) & np.isfinite(losses)
         self._first = np.where(is_first, losses, self._first)
+        if not len(self._logs):  # the first of several tasks has nothing to replay
+            return
         rises = np.clip((losses - self._first) / np.maximum(np.abs(self._first), 1e-12), -1e6, 1e6)
         last = self._progresses[-1] if len(self._progresses) else 0.0
         passed = observation.progress - last

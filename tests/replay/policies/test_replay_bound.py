@@ -12,10 +12,11 @@ from mixer import MixingTrainer, Stream
 from mixer.policies import Decision
 from mixer.policies.shared.part import part_of_mixture
 from replay import ReplayBound, ReplayBuffer, ReplayRatio
+from replay.policies.base import Past
 from tests.helpers import Tokens
 from tests.mixer.trainer.runs import make
 from tests.refusals import refused
-from tests.replay.policies.updates import MEMORIES, MIXED, shown
+from tests.replay.policies.updates import MEMORIES, MIXED, OTHERS, shown
 
 
 def see(policy: ReplayBound, progress: float, early: float, late: float = 1.0) -> Decision:
@@ -69,6 +70,14 @@ def test_each_old_stream_goes_by_the_largest_rise_of_its_own_and_of_sets_that_ar
     assert policy.lasting_state()["public"] == {"first": 4.0}
     later = seen(0.2, 2.1)  # an evaluation of streams alone: by their own, 5 % and 0 %
     np.testing.assert_allclose(later, now * np.exp([0.0, -0.1 * 75 * 0.05 / 0.8]))
+
+
+def test_the_first_of_several_tasks_notes_the_losses_of_sets_though_it_replays_nothing() -> None:
+    policy = ReplayBound(sets=["public"])
+    policy.past = Past({}, {}, {})
+    policy.start(part_of_mixture(MIXED, OTHERS))
+    policy.update(shown(3, evaluation_losses=np.full(3, 5.0), evaluation_set_loss={"public": 4.0}))
+    assert policy.lasting_state() == {"public": {"first": 4.0}}
 
 
 @pytest.mark.parametrize("lift", [0.0, 0.06])
