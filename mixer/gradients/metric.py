@@ -118,7 +118,7 @@ class OptimizerMetric:
             is_its = isinstance(squares, Tensor) and (self.is_divided or squares.shape == parameter.shape)
             if is_its and not squares.is_floating_point():
                 is_its = not self.is_divided and len(state.get("absmax2", ())) == -(-squares.numel() // _BLOCK)
-            if is_its and needed <= group.keys() and (kind != "adam" or "step" in state):
+            if is_its and needed <= group.keys() and (kind != "adam" or id(state) in self._steps):
                 return kind, name
         return "plain", ""
 

@@ -321,6 +321,9 @@ def test_the_metric_is_that_of_the_next_step() -> None:
     optimizer.step()  # without momentum, a step is the rate times the scaled gradient
     torch.testing.assert_close(before - parameter.detach(), 0.1 * scaled)
     assert OptimizerMetric(optimizer).name([parameter]) == "adam"
+    optimizer.state[parameter]["step"] = torch.ones(3)  # of no known meaning
+    optimizer.state["of all parameters"] = 2
+    assert OptimizerMetric(optimizer).name([parameter]) == "plain"
 
 
 def test_squares_of_bitsandbytes_are_read_in_32_and_8_bits() -> None:
