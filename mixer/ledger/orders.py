@@ -13,7 +13,7 @@ from mixer.mixture.step_plan import StepPlan
 from mixer.utils.arrays import Int64Array
 
 # Between the kind of a stream that is drawn in groups of similar length, their size, and the key of shared turns.
-BY_LENGTH, IN_TURNS = " by length ", " in turns "
+BY_LENGTH, IN_TURNS, ALONE = " by length ", " in turns ", " alone"
 
 
 class OrderRecorder:
@@ -65,7 +65,7 @@ class OrderRecorder:
             row: dict[str, Any] = {"step": 0, "stream": name, "shift": shift, "kind": kind}
             row |= {"length": 0, "key": 0, "shuffle": False}
             if isinstance(cursor, ShuffledOrder):
-                by_length = f"{BY_LENGTH}{cursor.group_size}{IN_TURNS}{cursor.turns}"
+                by_length = f"{BY_LENGTH}{cursor.group_size}{IN_TURNS}{cursor.turns}{ALONE * cursor.is_alone}"
                 row["kind"] = f"data{by_length}" if cursor.group_size else "data"
                 row |= {"length": cursor.length, "key": cursor.key, "shuffle": cursor.shuffle}
             elif isinstance(cursor, BatchedOrder):

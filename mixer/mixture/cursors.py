@@ -115,13 +115,21 @@ class ShuffledOrder:
         run_seed: Seed of the run, for streams without their own.
         group_size: Samples of a group of similar length; 0 for an order without regard to length.
         read_lengths: Returns the lengths of samples, for groups.
+        is_alone: Whether steps have samples of no other stream; see `LengthOrder`.
     """
 
-    def __init__(self, stream: Stream, run_seed: int, group_size: float = 0, read_lengths: ReadLengths | None = None):
+    def __init__(
+        self,
+        stream: Stream,
+        run_seed: int,
+        group_size: float = 0,
+        read_lengths: ReadLengths | None = None,
+        is_alone: bool = False,
+    ):
         self.length, self.key, self.shuffle = stream.num_samples, stream.order_key(run_seed), stream.shuffle
         self._content = stream.content
         self._read_lengths = read_lengths
-        self.turns = run_seed % 2**62
+        self.turns, self.is_alone = run_seed % 2**62, is_alone
         self.set_order(0 if read_lengths is None or not stream.shuffle else group_size)
 
     def set_order(self, group_size: float) -> None:
@@ -129,7 +137,8 @@ class ShuffledOrder:
         order, self.group_size = Permutation(self.length, self.key, self.shuffle), group_size
         self._block: PermutationBlock | LengthOrder = PermutationBlock(order)
         if group_size and self._read_lengths is not None:
-            self._block = LengthOrder(order, self.length, group_size, self._read_lengths, self.turns)
+            own = self._read_lengths, self.turns, self.is_alone
+            self._block = LengthOrder(order, self.length, group_size, *own)
 
     def references(self, positions: range | Int64Array) -> Int64Array:
         """Maps positions to indices; see `Cursor.references`."""

@@ -1,20 +1,24 @@
 """The order of a stream whose neighbours have similar lengths, so that micro-batches need little padding."""
 
 import functools
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from mixer.mixture.permutation import Permutation
-from mixer.utils.arrays import Int64Array
+from mixer.utils.arrays import BoolArray, Int64Array
 
 ReadLengths = Callable[[Int64Array], Int64Array]
-_GROUPS = 50  # of a window, as in the LengthGroupedSampler of transformers
+# Of a window: twice as many as in the LengthGroupedSampler of transformers, as a step has a part of each stream's.
+_GROUPS = 100
 _MOST_WINDOWS_KEPT = 16
+_MOST_EPOCHS_KEPT = 4
 # Steps of a run with neighbouring lengths, so that a sample drawn a step early or late still fits.
 _STEPS_OF_RUN = 5
+_RUNS = _GROUPS // _STEPS_OF_RUN  # of a window
 
 
 class LengthGroups(NamedTuple):
@@ -35,11 +39,11 @@ NO_GROUPS = LengthGroups(0, {})
 class LengthOrder:
     """Order of one stream by length, in turns that all streams of a mixture share.
 
-    The permuted positions of an epoch are cut into equal windows of about 50 groups. Position `p` belongs to step
-    `p / size`. All streams visit lengths in the same turns: the samples of a window are sorted by length, from long to
-    short, in the order of their steps' turns, so that a step has samples of few lengths as long as each stream has its
-    share. Turns are in runs of neighbouring lengths, which are shuffled. Position `p` is thus known without what came
-    before, and every sample comes once an epoch.
+    Steps are cut into windows of 100, the same for all streams. The samples of a window are sorted by length, from long
+    to short, in the order of their steps' turns, so that a step has samples of few lengths as long as each stream has
+    its share. Turns are in runs of neighbouring lengths, which are shuffled. Where an epoch begins or ends within a
+    window, the part of it joins the next window of that epoch if it is less than half of one. So every sample comes
+    once an epoch, and a position is known without what came before.
 
     Args:
         order: The stream's permutation.
@@ -47,25 +51,35 @@ class LengthOrder:
         size: Samples of a group: those that a step takes of this stream on average.
         read_lengths: Returns the lengths of samples, given their indices.
         turns: Key of the turns, the same for all streams.
+        is_alone: Whether steps have samples of no other stream: an epoch begins with a step, and its windows are
+            equally long.
     """
 
-    def __init__(self, order: Permutation, length: int, size: float, read_lengths: ReadLengths, turns: int):
+    def __init__(
+        self,
+        order: Permutation,
+        length: int,
+        size: float,
+        read_lengths: ReadLengths,
+        turns: int,
+        is_alone: bool = False,
+    ):
         self._order, self._length = order, length
         self._read_lengths, self._size = read_lengths, max(size, 1.0 / _GROUPS)  # a window has a sample at least
-        self._runs = Permutation(_GROUPS // _STEPS_OF_RUN, turns)
-        self._window = -(-length // max(round(length / (self._size * _GROUPS)), 1))
-        self._per_epoch = -(-length // self._window)
+        self._runs = Permutation(_RUNS, turns)
+        self._steps_per_epoch, self._steps_per_window = length / self._size, float(_GROUPS)
+        if is_alone:
+            self._steps_per_epoch = math.ceil(self._steps_per_epoch)
+            self._steps_per_window = self._steps_per_epoch / max(round(self._steps_per_epoch / _GROUPS), 1)
+        self._bounds = functools.lru_cache(_MOST_EPOCHS_KEPT)(self._window_bounds)
         self._of_window = functools.lru_cache(_MOST_WINDOWS_KEPT)(self._ordered)
 
     def read(self, positions: range | Int64Array) -> Int64Array:
         """Returns the dataset indices of positions, int64 `[count]`; see `PermutationBlock.read`."""
-        places = np.asarray(positions, dtype=np.int64)
-        epochs, offsets = np.divmod(places, self._length)
-        windows = epochs * self._per_epoch + offsets // self._window
-        indices = np.empty(len(places), dtype=np.int64)
-        for window in np.unique(windows).tolist():
-            are_in = windows == window
-            indices[are_in] = self._of_window(window)[offsets[are_in] % self._window]
+        epochs, offsets = np.divmod(np.asarray(positions, dtype=np.int64), self._length)
+        indices = np.empty(len(offsets), dtype=np.int64)
+        for are_in, start, window in self._windows(epochs, offsets):
+            indices[are_in] = window[offsets[are_in] - start]
         return indices
 
     def map_positions(self, stream_ids: ArrayLike, positions: ArrayLike) -> Int64Array:
@@ -75,25 +89,41 @@ class LengthOrder:
     def positions(self, indices: ArrayLike, epochs: ArrayLike) -> Int64Array:
         """Returns where samples stand in the order: the inverse of `read`; see `Permutation.positions`."""
         rows, in_epochs = np.broadcast_arrays(np.asarray(indices, np.int64), np.asarray(epochs, np.int64))
-        offsets = self._order.positions(rows, in_epochs) - in_epochs * self._length
-        windows = in_epochs * self._per_epoch + offsets // self._window
+        begins = in_epochs * self._length
         places = np.empty(rows.shape, dtype=np.int64)
-        for window in np.unique(windows).tolist():
-            are_in, of_window = windows == window, self._of_window(window)
-            by_row = np.argsort(of_window)
-            start = window % self._per_epoch * self._window
-            places[are_in] = start + by_row[np.searchsorted(of_window, rows[are_in], sorter=by_row)]
-        return in_epochs * self._length + places
+        for are_in, start, window in self._windows(in_epochs, self._order.positions(rows, in_epochs) - begins):
+            by_row = np.argsort(window)
+            places[are_in] = start + by_row[np.searchsorted(window, rows[are_in], sorter=by_row)]
+        return begins + places
 
-    def _ordered(self, window: int) -> Int64Array:
+    def _windows(self, epochs: Int64Array, offsets: Int64Array) -> Iterator[tuple[BoolArray, int, Int64Array]]:
+        """Yields which samples each window has, where it starts in its epoch, and its indices in order."""
+        for epoch in np.unique(epochs).tolist():
+            bounds, of_epoch = self._bounds(epoch), epochs == epoch
+            numbers = np.searchsorted(bounds, offsets, side="right") - 1
+            for number in np.unique(numbers[of_epoch]).tolist():
+                start, stop = bounds[number : number + 2].tolist()
+                yield of_epoch & (numbers == number), start, self._of_window(epoch, start, stop)
+
+    def _window_bounds(self, epoch: int) -> Int64Array:
+        """Returns where the windows of an epoch start, from 0, and last its length."""
+        begin, steps = epoch * self._steps_per_epoch, self._steps_per_window
+        first, last = begin / steps + 0.5, (begin + self._steps_per_epoch) / steps - 0.5
+        numbers = np.arange(math.ceil(first), math.floor(last) + 1)
+        starts = np.ceil((numbers * steps - begin) * self._size - 0.5).astype(np.int64)
+        return np.concatenate([[0], starts, [self._length]])
+
+    def _steps(self, epoch: int, offsets: Int64Array) -> Int64Array:
+        """Returns the step of each sample if every step takes as many as on average."""
+        steps: Int64Array = (epoch * self._steps_per_epoch + (offsets + 0.5) / self._size).astype(np.int64)
+        return steps
+
+    def _ordered(self, epoch: int, start: int, stop: int) -> Int64Array:
         """Returns the indices of a window, in order."""
-        epoch, number = divmod(window, self._per_epoch)
-        start = number * self._window
-        indices = self._order.indices(epoch * self._length + start, min(self._window, self._length - start))
+        indices = self._order.indices(epoch * self._length + start, stop - start)
         by_length = indices[np.argsort(-self._read_lengths(indices), kind="stable")]
-        first_step = round(epoch * self._length / self._size)  # an epoch of one stream begins with a step
-        steps = first_step + ((start + np.arange(len(indices)) + 0.5) / self._size).astype(np.int64)
-        runs, places = np.divmod(steps, _STEPS_OF_RUN)
-        turns = self._runs.map_positions(np.zeros_like(runs), runs) * _STEPS_OF_RUN + places
+        runs, places = np.divmod(self._steps(epoch, np.arange(start, stop)), _STEPS_OF_RUN)
+        shuffled = self._runs.map_positions(np.zeros_like(runs), runs) % _RUNS
+        turns = shuffled * _STEPS_OF_RUN + places
         indices[np.argsort(turns, kind="stable")] = by_length
         return indices

@@ -59,7 +59,7 @@ class Planner:
         check_choice("drawing", drawing, get_args(Drawing))
         self.streams = tuple(streams)
         self.cursors = tuple(
-            _cursor(stream, seed, length_groups, number)
+            _cursor(stream, seed, length_groups, number, is_alone=len(streams) == 1 or whole_step_size > 0)
             if stream.batches is None
             else BatchedOrder(stream, whole_step_size, seed, drops_rest)
             for number, stream in enumerate(streams)
@@ -377,13 +377,15 @@ class Planner:
             )
 
 
-def _cursor(stream: Stream, seed: int, length_groups: LengthGroups, number: int) -> Cursor | ShuffledOrder:
+def _cursor(
+    stream: Stream, seed: int, length_groups: LengthGroups, number: int, is_alone: bool
+) -> Cursor | ShuffledOrder:
     if stream.is_memory:
         cursor: Cursor = stream.dataset.new_cursor(stream.order_key(seed))
         return cursor
     if stream.is_iterable:
         return IterableCursor(stream)
-    return ShuffledOrder(stream, seed, length_groups.size, length_groups.readers.get(number))
+    return ShuffledOrder(stream, seed, length_groups.size, length_groups.readers.get(number), is_alone)
 
 
 def _presence(streams: Sequence[Stream], decay_begins: Callable[[], float]) -> tuple[FloatArray, FloatArray]:

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from mixer.ledger.folder import open_ledger
-from mixer.ledger.orders import BY_LENGTH, IN_TURNS
+from mixer.ledger.orders import ALONE, BY_LENGTH, IN_TURNS
 from mixer.mixture.length_order import LengthOrder
 from mixer.mixture.permutation import Permutation
 from mixer.utils.arrays import BoolArray, Int64Array
@@ -301,7 +301,8 @@ class Exposure:
                 hint=f"In Python, give them: Exposure({str(self._folder)!r}, lengths={{{stream!r}: [...]}}).",
             )
         size, _, turns = group_size.partition(IN_TURNS)
-        return LengthOrder(plain, length, float(size), lengths.__getitem__, int(turns))
+        own = lengths.__getitem__, int(turns.removesuffix(ALONE)), turns.endswith(ALONE)
+        return LengthOrder(plain, length, float(size), *own)
 
 
 def _has_index(kind: str) -> bool:

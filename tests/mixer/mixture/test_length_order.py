@@ -20,8 +20,8 @@ from mixer.policies import Fixed
 from tests.refusals import refused
 
 
-def order_of(lengths: np.ndarray, size: float, key: int = 7) -> LengthOrder:
-    return LengthOrder(Permutation(len(lengths), key), len(lengths), size, lengths.__getitem__, 3)
+def order_of(lengths: np.ndarray, size: float, key: int = 7, is_alone: bool = False) -> LengthOrder:
+    return LengthOrder(Permutation(len(lengths), key), len(lengths), size, lengths.__getitem__, 3, is_alone)
 
 
 def padded_share(lengths: np.ndarray, size: int) -> float:
@@ -29,10 +29,17 @@ def padded_share(lengths: np.ndarray, size: int) -> float:
     return float(1 - lengths.sum() / sum(batch.max() * len(batch) for batch in batches))
 
 
-@given(num_samples=st.integers(1, 300), size=st.floats(0.01, 40.0), key=st.integers(-(2**63), 2**63 - 1))
-def test_every_epoch_has_each_sample_once_wherever_it_is_read_and_its_inverse_finds_it(num_samples, size, key) -> None:
+@given(
+    num_samples=st.integers(1, 300),
+    size=st.floats(0.01, 40.0),
+    key=st.integers(-(2**63), 2**63 - 1),
+    is_alone=st.booleans(),
+)
+def test_every_epoch_has_each_sample_once_wherever_it_is_read_and_its_inverse_finds_it(
+    num_samples, size, key, is_alone
+) -> None:
     lengths = np.random.default_rng(num_samples).integers(1, 50, num_samples)
-    new = partial(order_of, lengths, size, key)
+    new = partial(order_of, lengths, size, key, is_alone)
     whole = new().read(range(3 * num_samples)).reshape(3, num_samples)
     assert (np.sort(whole, axis=1) == np.arange(num_samples)).all()
     some = np.arange(0, 3 * num_samples, 7)[::-1]
@@ -51,10 +58,10 @@ def test_a_stream_of_next_to_no_weight_is_drawn_when_it_gets_more(size: float) -
 def test_steps_of_one_stream_have_as_little_padding_as_by_the_trainer(size: int) -> None:
     lengths = np.exp(np.random.default_rng(0).uniform(np.log(8), np.log(1024), 10_000)).astype(np.int64)
     theirs = get_length_grouped_indices(lengths.tolist(), size, generator=torch.Generator().manual_seed(0))
-    own = order_of(lengths, size).read(range(len(lengths)))
+    own = order_of(lengths, size, is_alone=True).read(range(len(lengths)))
     assert padded_share(lengths[own], size) < 1.05 * padded_share(lengths[np.array(theirs)], size)
     by_step = lengths[own][: 150 * size].reshape(-1, size).mean(axis=1)
-    assert abs(np.corrcoef(by_step, np.arange(len(by_step)) % 50)[0, 1]) < 0.5  # not from long to short
+    assert abs(np.corrcoef(by_step, np.arange(len(by_step)) % 100)[0, 1]) < 0.5  # not from long to short
 
 
 @pytest.mark.parametrize("shares", [(0.5, 0.3, 0.2), (1 / 3, 1 / 3, 1 / 3)])
@@ -73,8 +80,8 @@ def test_steps_of_several_streams_have_samples_of_similar_length_in_each_of_thei
         parts = mixing.planner.rank_share(plan, 0, 1)
         steps.append(np.concatenate([lengths[part.stream_id][part.indices] for part in parts]))
         mixing.observe(plan, plan.counts)
-    # 0.6 where each stream has turns of its own; rows that counts draw a step early or late cost what is left.
-    assert padded_share(np.concatenate(steps), 32) < by_trainer + 0.2
+    # 0.6 where each stream has turns of its own; short epochs, and rows that counts draw a step early, cost the rest.
+    assert padded_share(np.concatenate(steps), 32) < by_trainer + 0.12
     state = json.loads(json.dumps(mixing.planner.state_dict()))
     resumed = Mixing(Planner(streams, seed=0, length_groups=groups), Fixed([0.4, 0.3, 0.3]), clock).planner
     resumed.load_state_dict(state)
@@ -93,7 +100,7 @@ def test_only_lengths_that_are_needed_are_read() -> None:
     order = LengthOrder(Permutation(100_000, 1), 100_000, 8, read, 1)
     order.read(range(5))
     order.read(range(3, 400))
-    assert len(asked) == 50 * 8
+    assert len(asked) == 100 * 8
 
 
 def test_a_resumed_stream_goes_on_in_its_own_groups_and_refuses_to_begin_or_end_them() -> None:
