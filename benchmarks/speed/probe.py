@@ -28,7 +28,7 @@ from transformers.utils import logging
 
 from benchmarks.common import in_words, new_parser, paired_ratio, rotated, show, spread, write_json
 from benchmarks.speed.overhead import add_shape, new_model, set_shape
-from mixer.gradients.probe import GradientProbe, reading
+from mixer.gradients.probe import GradientProbe, reading, sketch
 
 PLAIN, AGAIN, GRAPH = "plain step", "plain step again", "K backwards of one graph"
 # Mode, whether the variance is measured too, and whether in micro-batches of one stream.
@@ -101,6 +101,10 @@ class Subject:
         self._row_losses(self.ids).sum().backward()  # type: ignore[no-untyped-call]
         self._update()
 
+    def step(self, name: str) -> Step:
+        """Returns the step of a competitor."""
+        return self.probed(name) if name in PROBED else self.graph if name == GRAPH else self.plain
+
     def probed(self, name: str) -> Step:
         """Returns a step in which the gradients are read, in one backward or one for each part of a stream."""
         mode, variance, is_apart = PROBED[name]
@@ -150,9 +154,7 @@ def measure(args: argparse.Namespace, num_streams: int) -> dict[str, Any]:
         `milliseconds`, `operations`, and `ratio` of the time over the plain step.
     """
     subject = Subject(args, num_streams)
-    steps: dict[str, Step] = {PLAIN: subject.plain, AGAIN: subject.plain, GRAPH: subject.graph}
-    steps |= {name: subject.probed(name) for name in PROBED}
-    steps = {name: steps[name] for name in NAMES}
+    steps = {name: subject.step(name) for name in NAMES}
     for _ in range(args.warmup):
         for step in steps.values():
             step()
@@ -163,7 +165,7 @@ def measure(args: argparse.Namespace, num_streams: int) -> dict[str, Any]:
                 times[name].append(_milliseconds(steps[name], args))
     return {
         "milliseconds": {name: spread(own) for name, own in times.items()},
-        "operations": {name: _operations(step) for name, step in steps.items()},
+        "operations": {name: _operations(subject, name) for name in steps},
         "ratio": {
             name: paired_ratio(own, times[PLAIN][:: _GRAPH_EVERY if name == GRAPH else 1])
             for name, own in times.items()
@@ -172,10 +174,13 @@ def measure(args: argparse.Namespace, num_streams: int) -> dict[str, Any]:
     }
 
 
-def _operations(step: Step) -> int:
-    most = reading.BYTES_AT_ONCE  # on a GPU
-    with patch.object(reading, "BYTES_AT_ONCE_ON_CPU", most), Operations() as operations:
-        step()
+def _operations(subject: Subject, name: str) -> int:
+    as_on_gpu = patch.object(reading, "BYTES_AT_ONCE_ON_CPU", reading.BYTES_AT_ONCE)
+    with as_on_gpu, patch.object(sketch, "is_sparse", lambda _: False):
+        step = subject.step(name)
+        step()  # the first measurement also checks that the pieces are the whole
+        with Operations() as operations:
+            step()
     return operations.count
 
 

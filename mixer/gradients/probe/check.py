@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
-from mixer.gradients.probe.sketch import Projection, as_matrix
+from mixer.gradients.probe.sketch import Projection, Signs, as_matrix
 from mixer.gradients.probe.sums import LinearSums, Taker, Target, projections_of
 from mixer.utils.device import to_host
 
@@ -69,7 +69,9 @@ class PieceCheck:
 
     @cached_property
     def _projections(self) -> list[Projection]:
-        return projections_of(self._targets, _SIZE, seed=0)
+        projections = projections_of(self._targets, _SIZE, seed=0)
+        Signs(projections, seed=0)
+        return projections
 
     def _taker(self, index: int, sums: LinearSums) -> Callable[[Tensor], None]:
         dtype = self._targets[index].dtype

@@ -292,7 +292,9 @@ class Reading:
         own_gradients, own_inputs = self.rows.by_stream(gradients), self.rows.by_stream(inputs)
         targets = torch.split(pieces, len(pieces) // len(own_inputs))
         results = list(map(multiply, own_gradients, own_inputs, targets))
-        return pieces if pieces.dtype == inputs.dtype else pieces.copy_(torch.cat(results))
+        if pieces.dtype == inputs.dtype:
+            return pieces
+        return pieces.copy_(_joined(results))
 
     def _by_sample(self, index: int, inputs: Tensor, gradients: Tensor) -> Tensor:
         """Gradients by stream from those of the samples, as many at once as memory is for, with the samples' norms."""
@@ -306,16 +308,31 @@ class Reading:
             samples = multiply(gradients[start:end], inputs[start:end], room[num_present : num_present + end - start])
             with self._stopwatch.running():
                 norms.append(torch.linalg.vector_norm(samples, dim=2, dtype=dtype))
-                for local, numbers in groupby(range(end - start), self.rows.local[start:end].__getitem__):
-                    places = list(numbers)
-                    own = samples[places[0] : places[-1] + 1]
-                    if local not in begun:
-                        torch.sum(own, 0, dtype=dtype, out=pieces[local])
-                    else:
-                        pieces[local].add_(own[0] if len(own) == 1 else own.sum(0, dtype=dtype))
-                    begun.add(local)
-        self._norms.setdefault(gradients.shape[2], []).append((index, torch.cat(norms)))
+                self._sum_by_stream(samples, pieces, start, begun)
+        self._norms.setdefault(gradients.shape[2], []).append((index, _joined(norms)))
         return pieces
+
+    def _sum_by_stream(self, samples: Tensor, pieces: Tensor, start: int, begun: set[int]) -> None:
+        """Adds the gradients of samples to those of their streams.
+
+        Args:
+            samples: `[count, height, width]`, in the order of the streams.
+            pieces: `[num_present, height, width]`: updated here.
+            start: Number of the first sample.
+            begun: Streams with samples so far; updated here.
+        """
+        rows, dtype = self.rows, pieces.dtype
+        if rows.are_even and len(samples) == rows.num_rows:
+            torch.sum(samples.view(rows.num_present, -1, *samples.shape[1:]), 1, dtype=dtype, out=pieces)
+            return
+        for local, numbers in groupby(range(len(samples)), rows.local[start:].__getitem__):
+            places = list(numbers)
+            own = samples[places[0] : places[-1] + 1]
+            if local not in begun:
+                torch.sum(own, 0, dtype=dtype, out=pieces[local])
+            else:
+                pieces[local].add_(own[0] if len(own) == 1 else own.sum(0, dtype=dtype))
+            begun.add(local)
 
     # ---- Vectors and embeddings ----
 
@@ -396,6 +413,11 @@ class Desk:
     """
 
     reading: Reading | None = None
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Concatenates parts; a copy of one alone would be an operation for nothing."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def is_in_backward() -> bool:

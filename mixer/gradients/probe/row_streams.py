@@ -23,6 +23,7 @@ class Rows:
         num_present: Number of streams with rows.
         present: int64 `[num_present]`: these streams.
         sizes: Their numbers of rows.
+        are_even: Whether they have equally many.
         local: For each row, in the order of the streams, the position of its stream in `present`.
         stream_ids: int64 `[num_rows]`: the streams, on the device.
         local_ids: int64 `[num_rows]`: their positions in `present`.
@@ -42,6 +43,7 @@ class Rows:
         self.present, self.local_ids, self.stream_ids, self._order = (
             torch.from_numpy(ids).to(device, non_blocking=True) for ids in (present, local, stream_ids, order)
         )
+        self.are_even = len(set(self.sizes)) == 1
         self._is_sorted = bool((order[1:] > order[:-1]).all())
         self.lengths: set[int] = set()
 
@@ -87,7 +89,7 @@ class Rows:
             For each present stream `[1, its rows · length, features]`, or all in one if the streams have equally many
             rows; views.
         """
-        if len(set(self.sizes)) == 1:
+        if self.are_even:
             return [values.reshape(self.num_present, -1, values.shape[2])]
         return torch.split(values.flatten(0, 1)[None], [size * values.shape[1] for size in self.sizes], dim=1)
 

@@ -3,6 +3,7 @@
 import hashlib
 import warnings
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -13,43 +14,53 @@ class Fold:
 
     The buckets have equal size. For vectors x and y the product of their folds has the mean `<x, y>` and a variance of
     at most `(‖x‖²‖y‖² + <x, y>²) / num_buckets` (Charikar, Chen and Farach-Colton 2002; here all signs are
-    independent).
+    independent). `Signs` draws the signs and fills the matrix that multiplies.
 
     Args:
         size: Length of the axis.
         num_buckets: Number of buckets, less than the size.
-        seed: Seed of buckets and signs.
+        seed: Seed of the buckets.
         device: Device of the gradients.
         dtype: Type of the gradients.
+
+    Attributes:
+        sign: `[size]`: the sign of each entry.
     """
 
+    sign: Tensor
+    _matrix: Tensor  # `[num_buckets, size]`
+
     def __init__(self, size: int, num_buckets: int, seed: int, device: torch.device, dtype: torch.dtype):
-        self.num_buckets, self._seed, self._dtype = num_buckets, seed, dtype
+        self.size, self.num_buckets, self.device, self.dtype = size, num_buckets, device, dtype
         bucket = torch.randperm(size, generator=torch.Generator().manual_seed(seed)) % num_buckets
         ends = torch.bincount(bucket, minlength=num_buckets).cumsum(0)
         self.bucket = bucket.to(device)
+        self._members = torch.argsort(bucket, stable=True).to(device)  # of the first bucket, of the second, and so on
         self._ends = torch.cat([ends.new_zeros(1), ends]).to(device)
-        self._members = torch.argsort(bucket, stable=True).to(device)
-        self.draw(0)
+        self.is_sparse = is_sparse(device)
 
-    def draw(self, number: int) -> None:
-        """Draws new signs, independent of the buckets and of earlier signs.
+    @property
+    def places(self) -> Tensor:
+        """int64 `[size]`: of a sparse matrix the sign of each value, of a dense one the place of each sign in it."""
+        if self.is_sparse:
+            return self._members
+        return self.bucket * self.size + torch.arange(self.size, device=self.device)
+
+    def use(self, sign: Tensor, values: Tensor) -> None:
+        """Takes the memory of its signs, and of the values of its matrix, by bucket if it is sparse.
 
         Args:
-            number: Number of the draw; the same number gives the same signs.
+            sign: `[size]`.
+            values: `[size]`, or `[num_buckets · size]`.
         """
-        generator = torch.Generator().manual_seed((self._seed + 0x9E3779B97F4A7C15 * (number + 1)) % 2**63)
-        sign = torch.randint(0, 2, (len(self.bucket),), generator=generator).mul_(2).sub_(1).to(self._dtype)
-        self.sign = sign.to(self.bucket.device, non_blocking=True)
+        self.sign = sign
+        if not self.is_sparse:
+            self._matrix = values.view(self.num_buckets, self.size)
+            return
         with warnings.catch_warnings():  # that compressed rows are a beta feature of torch
             warnings.simplefilter("ignore", UserWarning)
-            self._matrix = torch.sparse_csr_tensor(
-                self._ends,
-                self._members,
-                self.sign[self._members],
-                (self.num_buckets, len(self.bucket)),
-                check_invariants=False,
-            )
+            shape = self.num_buckets, self.size
+            self._matrix = torch.sparse_csr_tensor(self._ends, self._members, values, shape, check_invariants=False)
 
     def rows(self, matrices: Tensor) -> Tensor:
         """Folds the first axis of matrices.
@@ -60,6 +71,8 @@ class Fold:
         Returns:
             `[count, num_buckets, width]`.
         """
+        if not self.is_sparse:
+            return torch.matmul(self._matrix, matrices)
         return torch.stack([self._matrix @ matrix for matrix in matrices])
 
     def some_rows(self, indices: Tensor, matrices: Tensor) -> Tensor:
@@ -84,6 +97,8 @@ class Fold:
         Returns:
             `[count, height, num_buckets]`.
         """
+        if not self.is_sparse:
+            return torch.matmul(matrices, self._matrix.T)
         count, height, size = matrices.shape
         upright = matrices.reshape(-1, size).T.contiguous()
         return (self._matrix @ upright).T.reshape(count, height, self.num_buckets)
@@ -115,18 +130,13 @@ class Projection:
             height if self._rows is None else self._rows.num_buckets,
             width if self._columns is None else self._columns.num_buckets,
         )
-        factors = [1.0 + 2.0 / axis.num_buckets for axis in (self._rows, self._columns) if axis is not None]
+        factors = [1.0 + 2.0 / axis.num_buckets for axis in self.folds]
         self.relative_variance: float = torch.tensor(factors, dtype=torch.float64).prod().item() - 1.0
 
-    def draw(self, number: int) -> None:
-        """Draws new signs on both sides.
-
-        Args:
-            number: Number of the draw; the same number gives the same signs.
-        """
-        for axis in (self._rows, self._columns):
-            if axis is not None:
-                axis.draw(number)
+    @property
+    def folds(self) -> list[Fold]:
+        """Its folds, of rows and columns that are not kept as they are."""
+        return [axis for axis in (self._rows, self._columns) if axis is not None]
 
     def fold(self, matrices: Tensor) -> Tensor:
         """Projects gradients.
@@ -156,6 +166,65 @@ class Projection:
         if self._columns is not None:
             matrices = self._columns.columns(matrices)
         kept.index_put_((streams[:, None], indices), matrices, accumulate=True)
+
+
+class Signs:
+    """The random signs of all projections, drawn and sent to a device together: few operations on a GPU.
+
+    Args:
+        projections: The projections, in the same order on all ranks.
+        seed: Seed of the run's projections.
+    """
+
+    def __init__(self, projections: Sequence[Projection], seed: int):
+        self._seed = seed
+        by_place: dict[tuple[torch.device, torch.dtype], list[Fold]] = {}
+        for fold in (fold for projection in projections for fold in projection.folds):
+            by_place.setdefault((fold.device, fold.dtype), []).append(fold)
+        self._parts = [_Part(folds) for folds in by_place.values()]
+        self.draw(0)
+
+    def draw(self, number: int) -> None:
+        """Draws new signs, independent of earlier ones and of the buckets.
+
+        Args:
+            number: Number of the draw; the same number gives the same signs.
+        """
+        key = f"{self._seed}/signs/{number}".encode()
+        generator = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(key).digest()[:7], "little"))
+        for part in self._parts:
+            part.draw(generator)
+
+
+class _Part:
+    """The signs of folds on one device, and the values of their matrices, each in one piece of memory."""
+
+    def __init__(self, folds: Sequence[Fold]):
+        first, is_sparse = folds[0], folds[0].is_sparse
+        sizes = [fold.size for fold in folds]
+        rooms = sizes if is_sparse else [fold.size * fold.num_buckets for fold in folds]
+        self._signs, self._values = (
+            torch.zeros(sum(own), dtype=first.dtype, device=first.device) for own in (sizes, rooms)
+        )
+        begins = [0, *accumulate(sizes if is_sparse else rooms)]
+        self._is_sparse = is_sparse
+        self._places = torch.cat([begin + fold.places for begin, fold in zip(begins, folds, strict=False)])
+        parts = zip(folds, torch.split(self._signs, sizes), torch.split(self._values, rooms), strict=True)
+        for fold, sign, values in parts:
+            fold.use(sign, values)
+
+    def draw(self, generator: torch.Generator) -> None:
+        drawn = torch.randint(0, 2, (len(self._signs),), generator=generator).mul_(2).sub_(1)
+        self._signs.copy_(drawn, non_blocking=True)
+        if self._is_sparse:
+            torch.index_select(self._signs, 0, self._places, out=self._values)
+        else:
+            self._values[self._places] = self._signs
+
+
+def is_sparse(device: torch.device) -> bool:
+    """Whether a fold multiplies by a sparse matrix: faster on a CPU; a dense one takes all streams in one product."""
+    return device.type == "cpu"
 
 
 def as_matrix(shape: Sequence[int]) -> tuple[int, int]:

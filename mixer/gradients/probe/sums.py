@@ -1,5 +1,6 @@
 """Sums of the streams' gradients over micro-batches and ranks, and the statistics that follow from them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -155,10 +156,7 @@ class LinearSums:
         self.relative_variances = torch.tensor(
             [projection.relative_variance for projection in projections], dtype=torch.float64
         )
-        self.sums = [
-            torch.zeros(num_streams, *projection.shape, dtype=target.dtype, device=target.device)
-            for target, projection in zip(targets, projections, strict=True)
-        ]
+        self.sums = _zeros(targets, [(num_streams, *projection.shape) for projection in projections])
 
     def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
         """See `Taker.add`."""
@@ -173,6 +171,19 @@ class LinearSums:
         device = self.sums[0].device
         flat = [sums.flatten(1) for sums in self.sums]
         return torch.stack([products(sums, sums).to(device, non_blocking=True) for sums in flat])
+
+
+def _zeros(targets: Sequence[Target], shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    """Makes tensors for parameters, those of one device and type in one piece of memory."""
+    by_place: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for number, target in enumerate(targets):
+        by_place.setdefault((target.device, target.dtype), []).append(number)
+    made: dict[int, Tensor] = {}
+    for (device, dtype), numbers in by_place.items():
+        sizes = [math.prod(shapes[number]) for number in numbers]
+        parts = torch.split(torch.zeros(sum(sizes), dtype=dtype, device=device), sizes)
+        made |= {number: part.view(shapes[number]) for number, part in zip(numbers, parts, strict=True)}
+    return [made[number] for number in range(len(targets))]
 
 
 class Totals:

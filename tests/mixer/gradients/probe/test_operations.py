@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from mixer.gradients.probe import GradientProbe, reading
+from mixer.gradients.probe import GradientProbe, reading, sketch
 from tests.mixer.gradients.probe.cases import build
 from tests.mixer.gradients.probe.reference import assert_equal
 
@@ -24,11 +24,15 @@ class _Operations(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("variance", [False, True])
-def test_a_measured_step_has_little_more_operations_than_a_plain_one(variance: bool) -> None:
+@pytest.mark.parametrize(("mode", "sizes"), [("exact", [7, 5, 4]), ("sketch", [4, 4, 4, 4])])
+def test_a_measured_step_has_little_more_operations_than_a_plain_one(
+    mode: Any, sizes: list[int], variance: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sketch, "is_sparse", lambda _: False)  # as on a GPU
     config = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 6, "num_attention_heads": 2}
     model: Any = LlamaForCausalLM(LlamaConfig(vocab_size=64, use_cache=False, **config))
-    ids, stream_ids = torch.randint(64, (16, 24)), np.repeat([0, 1, 2], [7, 5, 4])
-    probe = GradientProbe(model, 3, variance=variance)
+    ids, stream_ids = torch.randint(64, (16, 24)), np.repeat(range(len(sizes)), sizes)
+    probe = GradientProbe(model, len(sizes), mode, variance=variance)
 
     def operations(is_probed: bool) -> int:
         with _Operations() as counted:

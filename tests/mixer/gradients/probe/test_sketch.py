@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mixer.gradients.probe import GradientProbe
+from mixer.gradients.probe import GradientProbe, sketch
 from tests.mixer.gradients.probe.cases import build
 from tests.mixer.gradients.probe.reference import Case
 from tests.ranks.warm import some
@@ -55,6 +55,17 @@ def test_the_variance_is_exact_even_in_a_sketch_but_for_the_product_of_the_whole
     total, squared = np.bincount(ids, items, 3), np.bincount(ids, items**2, 3)
     sums = [squared * one.squared_norm + total**2 * one.variance / one.counts for one in (found, exact)]
     np.testing.assert_allclose(*sums, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", some(["mlp", "llama-tied", "gpt2"], ["mlp"]))
+def test_dense_matrices_give_what_sparse_ones_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, found = build(name), []
+    for is_sparse in (True, False):
+        monkeypatch.setattr(sketch, "is_sparse", lambda _, own=is_sparse: own)
+        probe = GradientProbe(case.model, 3, "sketch", sketch_size=4)
+        found.append(np.stack([_drawn(case, probe, number) for number in range(2)]))
+    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-6 * np.nanmax(np.abs(found[0])))
+    assert (found[0][0] != found[0][1])[np.isfinite(found[0][0])].any()
 
 
 def _drawn(case: Case, probe: GradientProbe, number: int) -> np.ndarray:
