@@ -8,6 +8,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+_MOST_BUCKETS_OF_DENSE = 256  # more make a matrix that takes more memory than the gradients
+
 
 class Fold:
     """Sums the entries of one axis in random buckets, each entry with a random sign: a count sketch.
@@ -37,7 +39,7 @@ class Fold:
         self.bucket = bucket.to(device)
         self._members = torch.argsort(bucket, stable=True).to(device)  # of the first bucket, of the second, and so on
         self._ends = torch.cat([ends.new_zeros(1), ends]).to(device)
-        self.is_sparse = is_sparse(device)
+        self.is_sparse = num_buckets > _MOST_BUCKETS_OF_DENSE or is_sparse(device)
 
     @property
     def places(self) -> Tensor:
@@ -178,10 +180,10 @@ class Signs:
 
     def __init__(self, projections: Sequence[Projection], seed: int):
         self._seed = seed
-        by_place: dict[tuple[torch.device, torch.dtype], list[Fold]] = {}
+        by_kind: dict[tuple[torch.device, torch.dtype, bool], list[Fold]] = {}
         for fold in (fold for projection in projections for fold in projection.folds):
-            by_place.setdefault((fold.device, fold.dtype), []).append(fold)
-        self._parts = [_Part(folds) for folds in by_place.values()]
+            by_kind.setdefault((fold.device, fold.dtype, fold.is_sparse), []).append(fold)
+        self._parts = [_Part(folds) for folds in by_kind.values()]
         self.draw(0)
 
     def draw(self, number: int) -> None:
@@ -197,7 +199,7 @@ class Signs:
 
 
 class _Part:
-    """The signs of folds on one device, and the values of their matrices, each in one piece of memory."""
+    """The signs of folds of one kind, and the values of their matrices, each in one piece of memory."""
 
     def __init__(self, folds: Sequence[Fold]):
         first, is_sparse = folds[0], folds[0].is_sparse
