@@ -180,10 +180,12 @@ class Signs:
 
     def __init__(self, projections: Sequence[Projection], seed: int):
         self._seed = seed
-        by_kind: dict[tuple[torch.device, torch.dtype, bool], list[Fold]] = {}
-        for fold in (fold for projection in projections for fold in projection.folds):
-            by_kind.setdefault((fold.device, fold.dtype, fold.is_sparse), []).append(fold)
-        self._parts = [_Part(folds) for folds in by_kind.values()]
+        folds = [fold for projection in projections for fold in projection.folds]
+        self._sizes = [fold.size for fold in folds]
+        by_kind: dict[tuple[torch.device, torch.dtype, bool], list[int]] = {}
+        for number, fold in enumerate(folds):
+            by_kind.setdefault((fold.device, fold.dtype, fold.is_sparse), []).append(number)
+        self._parts = [(numbers, _Part([folds[number] for number in numbers])) for numbers in by_kind.values()]
         self.draw(0)
 
     def draw(self, number: int) -> None:
@@ -194,8 +196,10 @@ class Signs:
         """
         key = f"{self._seed}/signs/{number}".encode()
         generator = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(key).digest()[:7], "little"))
-        for part in self._parts:
-            part.draw(generator)
+        drawn = torch.randint(0, 2, (sum(self._sizes),), generator=generator).mul_(2).sub_(1)
+        by_fold = torch.split(drawn, self._sizes)
+        for numbers, part in self._parts:
+            part.take(torch.cat([by_fold[number] for number in numbers]))
 
 
 class _Part:
@@ -215,9 +219,8 @@ class _Part:
         for fold, sign, values in parts:
             fold.use(sign, values)
 
-    def draw(self, generator: torch.Generator) -> None:
-        drawn = torch.randint(0, 2, (len(self._signs),), generator=generator).mul_(2).sub_(1)
-        self._signs.copy_(drawn, non_blocking=True)
+    def take(self, signs: Tensor) -> None:
+        self._signs.copy_(signs, non_blocking=True)
         if self._is_sparse:
             torch.index_select(self._signs, 0, self._places, out=self._values)
         else:
