@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from mixer.mixture.bad_samples import BrokenSample, Skipping
 from mixer.mixture.controller import Mixing
 from mixer.mixture.step_plan import StepPlan, StreamShare, ids_of, positions_of
 from mixer.mixture.streams import combine
-from mixer.utils.arrays import Int64Array
+from mixer.utils.arrays import BoolArray, Int64Array
 
 _Rows = tuple[list[StreamShare], Int64Array]  # a rank's samples of a step, and the stream of each
 _MOST_EXAMPLES = 100  # attempts to load a padding sample
@@ -83,7 +82,7 @@ class MixingLoader:
         options = micro_batches or MicroBatchOptions()
         self._batcher, self._lengths = MicroBatcher(options, rank, world_size), options.lengths
         self.configured_cap = MicroBatchCap(options.max_samples, options.max_tokens)
-        self._splitting = splitting or partial(Splitting, self.configured_cap)
+        self._splitting = splitting or itertools.repeat(Splitting(self.configured_cap)).__next__
         self.allows_round_robin = options.lengths is None  # whether steps can be split by `Splitting.round_robin`
         # Whether loading involves collectives, which no rank may omit.
         self.uses_collectives = feed is not None or options.max_tokens is not None
@@ -176,22 +175,27 @@ class MixingLoader:
             SampleError: If a sample cannot be loaded.
         """
         splitting = splitting or self._splitting()
-        return self._split(plan, self._batcher.share(self.mixing.planner, plan, splitting.separates(plan)), splitting)
+        separates = splitting.separates(plan)
+        return self._split(plan, self._batcher.share(self.mixing.planner, plan, separates), splitting, separates)
 
     def resplit(self, batch: StepBatch, splitting: Splitting) -> StepBatch:
         """Splits a step that kept its samples into other micro-batches."""
         assert batch.samples is not None, "the step must have kept its samples"  # noqa: S101
         share, loaded = batch.samples
-        return self._split(batch.plan, share, splitting, loaded)
+        return self._split(batch.plan, share, splitting, splitting.separates(batch.plan), loaded)
 
     def _split(
-        self, plan: StepPlan, share: list[StreamShare], splitting: Splitting, loaded: Loaded | None = None
+        self,
+        plan: StepPlan,
+        share: list[StreamShare],
+        splitting: Splitting,
+        separates: bool | BoolArray,
+        loaded: Loaded | None = None,
     ) -> StepBatch:
         stream_ids = ids_of(share)
         try:
             loaded = self._load(plan, share) if loaded is None else loaded
             broken = self._find_broken(stream_ids, loaded)
-            separates = splitting.separates(plan)
             order, slices = self._batcher.split(plan, share, stream_ids, loaded, separates, splitting.cap)
         except Exception:
             self._batcher.join_without_samples()

@@ -45,11 +45,11 @@ def apportion(shares: FloatArray, total: int, deficit: FloatArray) -> tuple[Int6
         >>> counts.tolist()
         [2, 1, 1]
     """
-    if np.count_nonzero(shares) < len(shares):
-        return _apportion_nonzero(shares, total, deficit)
     slack = 1.0 - 1.0 / (2 * len(shares) - 2) if len(shares) > 1 else 0.5
     if len(shares) <= _FEW and (found := _apportion_few(shares.tolist(), total, deficit.tolist(), slack)) is not None:
         return found
+    if np.count_nonzero(shares) < len(shares):
+        return _apportion_nonzero(shares, total, deficit)
     due = deficit + shares * total
     counts = np.maximum(np.ceil(due - slack - _TOLERANCE), 0.0)
     missing = total - int(counts.sum())
@@ -67,20 +67,29 @@ def apportion(shares: FloatArray, total: int, deficit: FloatArray) -> tuple[Int6
 def _apportion_few(
     shares: list[float], total: int, deficit: list[float], slack: float
 ) -> tuple[Int64Array, FloatArray] | None:
-    """Does the same with a few numbers, for which NumPy's calls take longer; `None` if too many streams are due."""
-    due = [before + share * total for before, share in zip(deficit, shares, strict=True)]
-    counts = [max(math.ceil(own - slack - _TOLERANCE), 0) for own in due]
+    """Does the same with a few numbers, for which NumPy's calls take longer.
+
+    `None` if a share is 0 or too many streams are due.
+    """
+    due, counts, behind, deadlines = [], [], [], []
+    least = 1.0 - slack - _TOLERANCE
+    for before, share in zip(deficit, shares, strict=True):
+        if not share:
+            return None
+        own = before + share * total
+        count = max(math.ceil(own - slack - _TOLERANCE), 0)
+        left = own - count
+        due.append(own)
+        counts.append(count)
+        behind.append(left)
+        deadlines.append((slack - left) / share if left >= least else math.inf)
     missing = total - sum(counts)
     if missing < 0:
         return None
-    if missing:
-        behind = [own - count for own, count in zip(due, counts, strict=True)]
-        least = 1.0 - slack - _TOLERANCE
-        deadlines = [(slack - b) / s if b >= least else math.inf for b, s in zip(behind, shares, strict=True)]
-        for number in sorted(range(len(deadlines)), key=deadlines.__getitem__)[:missing]:
-            counts[number] += 1
-    left = [own - count for own, count in zip(due, counts, strict=True)]
-    return np.array(counts, dtype=np.int64), np.array(left)
+    for number in sorted(range(len(deadlines)), key=deadlines.__getitem__)[:missing]:
+        counts[number] += 1
+        behind[number] = due[number] - counts[number]
+    return np.array(counts, dtype=np.int64), np.array(behind)
 
 
 def _first(deadlines: FloatArray, count: int) -> Int64Array:

@@ -286,8 +286,10 @@ class Clock:
 
         While the clock counts steps, the epoch excludes that rest from the start.
         """
+        if self.is_step_based or not self._drops or not self.step_in_epoch:
+            return 0
         rest = self.epoch_size - self.samples_in_epoch
-        if self.is_step_based or not self._drops or not self.step_in_epoch or rest >= self.batch_size:
+        if rest >= self.batch_size:
             return 0
         self.dropped_samples = max(self.dropped_samples, rest)
         self.end_epoch()

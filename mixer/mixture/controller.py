@@ -251,7 +251,7 @@ class Mixing:
     def _next_total(self) -> int:
         """Samples of the next step; no step has rows of two passes that are epochs."""
         total = self.clock.next_total()
-        return min(total, self.left_in_pass or total)
+        return min(total, self.left_in_pass or total) if self.clock.has_passes else total
 
     @property
     def most_of_a_stream(self) -> int:
@@ -331,7 +331,9 @@ class Mixing:
             skipped: int64 `[num_streams]`: samples skipped because they could not be loaded; `None` for none.
             labels: int64 `[num_streams]`: labels that the loss learns; `None` for none.
         """
-        measured = measurements.with_shown(measured or {}, (*self.policy.needs, *self.schedule.needs))
+        is_static, measured = self.policy.is_static, measured or {}
+        if not (is_static and self.size.is_constant):
+            measured = measurements.with_shown(measured, (*self.policy.needs, *self.schedule.needs))
         self._count(plan, tokens, labels)
         for total, own in ((self.num_tokens, tokens), (self.num_labels, labels), (self.skipped, skipped)):
             if own is not None:
@@ -340,7 +342,7 @@ class Mixing:
         if not self.size.is_constant:
             self._update_batch_size(plan, measured)
         self.drop_rest()
-        if self.policy.is_static:
+        if is_static:
             self._weights.num_observed = self.clock.step
             return
         amounts = labels if self.policy.unit == "labels" else tokens
@@ -426,7 +428,7 @@ class Mixing:
 
     def drop_rest(self) -> bool:
         """Ends an epoch after its pass, or if its rest is to be dropped and skipped. Returns whether it did."""
-        if self.left_in_pass == 0 and self.clock.step_in_epoch:
+        if self.clock.has_passes and self.left_in_pass == 0 and self.clock.step_in_epoch:
             self.clock.end_epoch()
             return True
         rest = self.clock.drop_rest()

@@ -215,8 +215,8 @@ class Planner:
         return counts, starts
 
     def _advance(self, counts: Int64Array) -> Int64Array:
-        starts = self.positions.copy()
-        self.positions += counts
+        starts = self.positions
+        self.positions = starts + counts
         for number, cursor in self.others.items():
             starts[number] = cursor.advance(int(counts[number]))
         return starts

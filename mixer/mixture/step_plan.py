@@ -5,7 +5,6 @@ samples of coming steps before their counts are known; if samples were distribut
 ranks with every change of the mixture.
 """
 
-import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -53,7 +52,7 @@ class StepPlan:
         """Number of steps before this one; keys random draws."""
         return self.step - 1
 
-    @functools.cached_property
+    @property
     def total(self) -> int:
         """Number of samples of the step."""
         return whole_sum(self.counts)
@@ -153,7 +152,7 @@ class RankLookup:
         if world_size == 1 and self._order is None:
             spans = zip(plan.starts.tolist(), plan.counts.tolist(), strict=True)
             ranges = [(k, range(start, start + count)) for k, (start, count) in enumerate(spans) if count]
-            return [StreamShare(k, positions, self._cursors[k].references(positions)) for k, positions in ranges]
+            return [StreamShare(k, own, self._cursors[k].references(own)) for k, own in ranges]
         if self._has_rows:  # ranks cannot exchange rows
             stream_ids, positions = dealt_samples(plan, rank, world_size)
         else:
