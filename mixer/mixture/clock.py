@@ -270,16 +270,10 @@ class Clock:
         self.samples_in_epoch += num_samples
         self.num_tokens += num_tokens
         self.num_labels += num_labels
-        if self.has_length and self._beyond_epoch() >= 0:
+        if self.has_length and self._left_in_epoch() <= 0:
             self.end_epoch()
         if self.step == self._num_warmup_steps:
             self._warmup_share = self.progress
-
-    def _beyond_epoch(self) -> int:
-        """Returns the steps, or samples, done beyond the end of the epoch; below 0 within it."""
-        if self.is_step_based:
-            return self.step_in_epoch - self.steps_per_epoch
-        return self.samples_in_epoch - self.epoch_size
 
     def drop_rest(self) -> int:
         """Ends the epoch if its rest is smaller than a batch and `drop_last` is set; returns the samples dropped now.
@@ -358,7 +352,8 @@ class Clock:
         else:
             self.num_epochs_done, self.step_in_epoch = divmod(self.step, self.steps_per_epoch)
             self.samples_in_epoch = self.step_in_epoch * self.batch_size
-        if self.has_length and self._beyond_epoch() > 0:
+        # While steps are counted, the last one of an epoch is a whole batch, part of which may be beyond its end.
+        if self.has_length and self._left_in_epoch() <= -(self.batch_size if self.is_step_based else 1):
             raise wrong_value(
                 "step_in_epoch",
                 f"is {self.step_in_epoch} of {self.steps_per_epoch}, row {self.samples_in_epoch} of {self.epoch_size}",

@@ -192,12 +192,9 @@ class PermutationBlock:
         Returns:
             int64 `[count]`: indices into the dataset; read-only.
         """
-        if len(positions) == 0:
+        if not len(positions):
             return self._table[:0]
-        if isinstance(positions, range):
-            start, stop = positions.start, positions.stop
-        else:
-            start, stop = int(positions[0]), int(positions[-1]) + 1
+        start, stop = int(positions[0]), int(positions[-1]) + 1
         if not self._start <= start <= stop <= self._start + len(self._table):
             if stop - start > self._length or self._are_apart(positions, start):
                 own = np.asarray(positions, dtype=np.int64)

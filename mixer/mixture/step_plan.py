@@ -60,7 +60,7 @@ class StepPlan:
     def clocked(self, by_stream: Int64Array) -> int:
         """Sums a per-stream number, such as `counts`, over the streams that advance the clock."""
         if self.are_additional is None:
-            return self.total if by_stream is self.counts else whole_sum(by_stream)
+            return whole_sum(by_stream)
         return whole_sum(by_stream[~self.are_additional])
 
     @property
@@ -101,10 +101,8 @@ class StreamShare(NamedTuple):
 
 def ids_of(share: Sequence[StreamShare]) -> Int64Array:
     """Returns the stream of each sample of a share, int64 `[num_samples]`, ascending."""
-    ids: list[int] = []  # for steps of a usual size, lists take less time than NumPy's calls
-    for stream_id, _, indices in share:
-        ids += [stream_id] * len(indices)
-    return np.array(ids, dtype=np.int64)
+    ids, counts = [part.stream_id for part in share], [len(part.indices) for part in share]
+    return np.array(ids, dtype=np.int64).repeat(np.array(counts, dtype=np.int64))
 
 
 def positions_of(share: Sequence[StreamShare]) -> Int64Array:
@@ -151,8 +149,11 @@ class RankLookup:
         """
         if world_size == 1 and self._order is None:
             spans = zip(plan.starts.tolist(), plan.counts.tolist(), strict=True)
-            ranges = [(k, range(start, start + count)) for k, (start, count) in enumerate(spans) if count]
-            return [StreamShare(k, own, self._cursors[k].references(own)) for k, own in ranges]
+            return [
+                StreamShare(k, own := range(start, start + count), self._cursors[k].references(own))
+                for k, (start, count) in enumerate(spans)
+                if count
+            ]
         if self._has_rows:  # ranks cannot exchange rows
             stream_ids, positions = dealt_samples(plan, rank, world_size)
         else:
