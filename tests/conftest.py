@@ -1,5 +1,6 @@
 import gc
 import os
+import shutil
 import sys
 import tomllib
 from importlib.metadata import EntryPoint
@@ -7,6 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
+IN_MEMORY = Path("/dev/shm")  # noqa: S108  # folders of tests, of which few megabytes are there at a time, many files
+if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > 4 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -48,9 +52,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if missing:
             pytest.skip(f"needs the extra weights: {', '.join(missing)} is not installed")
     if "accelerate" in sys.modules:
-        from tests.helpers import quicken_accelerate
+        from tests.helpers import quicken
 
-        quicken_accelerate()
+        quicken()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

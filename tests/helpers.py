@@ -33,6 +33,7 @@ from transformers import (
 
 from mixer import MixingConfig, MixingOptions
 from mixer.run.config import OF_TRAINER
+from mixer.utils import files
 from mixer.utils.user_code import library_of
 
 VOCABULARY = 64
@@ -251,16 +252,22 @@ def layouts(value: Any) -> Any:
     return layouts(vars(value)) if is_ours and hasattr(value, "__dict__") else type(value).__name__
 
 
-def quicken_accelerate() -> None:
-    """Leaves out what accelerate does at the beginning of each run, and takes longer than a short run.
+def quicken() -> None:
+    """Leaves out what takes longer than a short run, in each.
 
-    It collects all garbage, looks on the disk, several times a step, which packages are installed, and imports
+    Accelerate collects all garbage, looks on the disk, several times a step, which packages are installed, and imports
     deepspeed, and with it mlflow, to see that a model is none of its engines: there is one only where it was imported.
+    Torch keeps a trace of each seed, for the first use of a device that is not there. Files are synced by threads, which has nothing to wait
+    for in tests.
     """
     memory.gc = SimpleNamespace(collect=lambda: 0)
     if not hasattr(imports._is_package_available, "cache_info"):
         imports._is_package_available = functools.cache(imports._is_package_available)
     other.is_deepspeed_available = lambda: "deepspeed" in sys.modules
+    for device in (torch.cuda, torch.xpu, torch.mtia):
+        if not device.is_available():
+            device.manual_seed_all = lambda seed: None
+    files._MOST_THREADS = 1
 
 
 def end_ranks() -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from torch.distributed import TCPStore
 
-from tests.helpers import quicken_accelerate
+from tests.helpers import quicken
 from tests.ranks.launch import free_port, hand_back, results_of
 
 Results = list[dict[str, Any]]  # of each rank
@@ -107,6 +107,6 @@ def _be_a_rank(function: Callable[[Path], Any], folder: Path, environment: dict[
     os.dup2(console, 1)
     os.dup2(console, 2)
     gc.freeze()  # as in conftest.py: what was imported is not looked through by every collection
-    quicken_accelerate()
+    quicken()
     multiprocessing.set_start_method("fork", force=True)  # of a rank's own workers, as under torchrun
     function(folder)

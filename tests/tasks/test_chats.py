@@ -27,23 +27,23 @@ def test_names_and_codes_are_those_of_the_system() -> None:
 
 
 def test_code_and_examples_hold_no_answer() -> None:
-    for question, sentence in _turns(chats.docstrings(100, 10)["train"]):
+    for question, sentence in _turns(chats.docstrings(40, 4)["train"]):
         head, _, code = question.partition("\n")
         assert head == "What does this function do?"
         (function,) = ast.parse(textwrap.dedent(code)).body
         assert isinstance(function, ast.FunctionDef)
         assert ast.get_docstring(function) is None
         assert 25 <= len(sentence) <= 120
-    for question, result in _turns(chats.examples(100, 10)["train"]):
+    for question, result in _turns(chats.examples(40, 4)["train"]):
         assert question.splitlines()[0] == "What does Python print?"
         assert 0 < len(result) <= 60
 
 
 @pytest.mark.parametrize("source", [chats.characters, chats.error_codes, chats.manual, chats.examples])
 def test_splits_share_no_row_and_are_the_same_again(source: Any) -> None:
-    first, again = source(60, 15), source(60, 15)
+    first, again = source(20, 4), source(20, 4)
     rows = {split: [str(row) for row in first[split]] for split in first}
-    assert {split: len(own) for split, own in rows.items()} == {"train": 60, "validation": 15}
+    assert {split: len(own) for split, own in rows.items()} == {"train": 20, "validation": 4}
     assert not set(rows["train"]) & set(rows["validation"])
     assert rows == {split: [str(row) for row in again[split]] for split in again}
 

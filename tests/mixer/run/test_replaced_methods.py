@@ -15,6 +15,7 @@ OWNERS = (Trainer, Accelerator, TrainerCallback, CallbackHandler)
 FUNCTIONS = {"compute_loss_func", "compute_metrics", "data_collator", "load_adapter", "should_save_on_this_rank"}
 METHODS = FUNCTIONS | {name for kind in OWNERS for name in dir(kind) if callable(getattr(kind, name))}
 METHODS -= set(dir(object))
+NAMES = {*METHODS, None}
 _OWNERS = ("trainer", "accelerator", "callback", "handler", "model")  # ends of what these objects are called
 # At construction, around that of TRL for images, for good.
 FOR_GOOD = {("mixer/trainer/images.py", "data_collator")}
@@ -42,7 +43,7 @@ def test_nothing_replaces_a_method_of_a_trainer_but_the_function_of_the_table() 
         for file in (ROOT / package).rglob("*.py"):
             path = file.relative_to(ROOT).as_posix()
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-                names = _replaced(node) & {*METHODS, None}
+                names = _replaced(node) & NAMES
                 found |= {(path, name) for name in names if name is not None or path not in BY_DICT}
                 if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "replaced":
                     used |= {keyword.arg for keyword in node.keywords}
