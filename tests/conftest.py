@@ -8,15 +8,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
-IN_MEMORY = Path("/dev/shm")  # noqa: S108  # folders of tests, of which few megabytes are there at a time, many files
-if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > 4 << 30:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 gc.disable()  # while everything is imported, which leaves hardly any garbage
 os.fsync = lambda descriptor: None  # a process that is killed loses nothing that it wrote, and no test cuts the power
+
+IN_MEMORY = Path("/dev/shm")  # noqa: S108
+if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > 4 << 30:  # folders of tests: few megabytes, many files
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
 
 settings.register_profile(
     "deterministic",

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -252,13 +253,28 @@ def layouts(value: Any) -> Any:
     return layouts(vars(value)) if is_ours and hasattr(value, "__dict__") else type(value).__name__
 
 
+class InPlace(Executor):
+    """Does work where it is submitted."""
+
+    def __init__(self, most: int):
+        self.most = most
+
+    def submit(self, work: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(work(*args))
+        except Exception as error:  # as in a thread: whoever asks for the result is told
+            done.set_exception(error)
+        return done
+
+
 def quicken() -> None:
     """Leaves out what takes longer than a short run, in each.
 
     Accelerate collects all garbage, looks on the disk, several times a step, which packages are installed, and imports
     deepspeed, and with it mlflow, to see that a model is none of its engines: there is one only where it was imported.
-    Torch keeps a trace of each seed, for the first use of a device that is not there. Files are synced by threads, which has nothing to wait
-    for in tests.
+    Torch keeps a trace of each seed, for the first use of a device that is not there. Files are synced by
+    threads, which have nothing to wait for in tests.
     """
     memory.gc = SimpleNamespace(collect=lambda: 0)
     if not hasattr(imports._is_package_available, "cache_info"):
@@ -267,7 +283,7 @@ def quicken() -> None:
     for device in (torch.cuda, torch.xpu, torch.mtia):
         if not device.is_available():
             device.manual_seed_all = lambda seed: None
-    files._MOST_THREADS = 1
+    files.ThreadPoolExecutor = InPlace
 
 
 def end_ranks() -> None:

@@ -57,7 +57,9 @@ def train(folder: Path, name: str, **changes: Any) -> tuple[MixingTrainer, list[
         return decisions[-1]
 
     policy.update = noted  # type: ignore[method-assign]
-    args = {"max_steps": 6, "eval_strategy": "steps", "eval_steps": 1, "learning_rate": 0.05}
+    args: dict[str, Any] = {"max_steps": 6, "learning_rate": 0.05}
+    if "evaluations" in required(policy.needs):
+        args |= {"eval_strategy": "steps", "eval_steps": 1}
     if "objective" in required(policy.needs):
         changes = {"objective": ["a"], **changes}
     trainer = build(folder, policy, eval_dataset=streams(), model=Tagger(), args=args, **changes)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,14 @@ from tests.mixer.tools.recipe.small_tokenizers import CHATML, byte_level
 from tests.refusals import refused
 
 
+@cache
+def parser_of(trainer: str | None) -> tuple[type[Recipe], ArgumentParser]:
+    """The recipes of a trainer, and what parses them, which holds nothing of what it parsed."""
+    kind, parser = Recipe.for_trainer(trainer), ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind)
+    return kind, parser
+
+
 def built(folder: Path, **fields: Any) -> Any:
     (folder / "rows.jsonl").write_text((json.dumps({"input_ids": [1, 2, 3], "labels": [1, 2, 3]}) + "\n") * 8)
     data = {"path": str(folder / "rows.jsonl")}
@@ -29,8 +38,7 @@ def built(folder: Path, **fields: Any) -> Any:
         sets[field] = {name: {"data": {**data, **changes}} for name, changes in fields.pop(field, {}).items()}
     model = {"factory": "tests.helpers.build_model", "arguments": {"name": "llama"}}
     content = {"model": model, "streams": {"a": {**stream, "validation": 2}}, "training": plain_options(folder)}
-    kind, parser = Recipe.for_trainer(fields.get("trainer")), ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(kind)
+    kind, parser = parser_of(fields.get("trainer"))
     return build_recipe(kind, parser, parser.parse_object({**content, **sets, **fields})).build()
 
 

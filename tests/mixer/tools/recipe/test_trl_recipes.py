@@ -19,6 +19,7 @@ from mixer.tools.recipe.recipe_files import filled_in
 from tests.helpers import GradientRecorder, plain_options
 from tests.mixer.tools.recipe.small_tokenizers import byte_level
 from tests.mixer.tools.recipe.test_chat import MARKED
+from tests.mixer.tools.recipe.test_parts import parser_of
 from tests.ranks.warm import some
 from tests.refusals import refused
 
@@ -118,9 +119,7 @@ def write(path: Path, rows: Rows) -> dict[str, Any]:
 
 
 def built(content: Mapping[str, Any], has_weights: bool = True) -> Any:
-    kind = Recipe.for_trainer(content.get("trainer"))
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(kind)
+    kind, parser = parser_of(content.get("trainer"))
     return build_recipe(kind, parser, parser.parse_object(dict(content))).build_parts(has_weights).trainer
 
 
