@@ -39,7 +39,8 @@ RUNS: dict[str, dict[str, Any]] = {
         "mixing": lambda: ReplayRatio("tasks", "Uniform"),
     },
 }
-SLOW = ("on top", "losses", "memory", "classes", "workers")  # and much like others
+# Much like others: a run on disk goes on below, too, where the disk was full.
+SLOW = ("on top", "losses", "memory", "classes", "workers", "disk")
 
 
 def build(folder: Path, name: str, callbacks: Any = (), **changes: Any) -> MixingTrainer:

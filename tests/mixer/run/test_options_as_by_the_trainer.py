@@ -23,8 +23,8 @@ OLDER = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_
 BY_STEPS = {"eval_strategy": "steps", "eval_steps": 2}
 CASES: dict[str, dict[str, Any]] = {
     "adam": {"optim": "adamw_torch", "adam_beta1": 0.8, "adam_beta2": 0.9, "adam_epsilon": 1e-3, "weight_decay": 0.1},
-    "other optimizer": {"optim": "rmsprop", "optim_args": "momentum=0.5"},
-    "schedule": {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}},
+    "other optimizer and schedule": {"optim": "rmsprop", "optim_args": "momentum=0.5"}
+    | {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}},
     "loss": {"label_smoothing_factor": 0.2, "max_grad_norm": 0.1},
     "bf16": {"bf16": True, "bf16_full_eval": True},
     "fp16": {"fp16_full_eval": True},

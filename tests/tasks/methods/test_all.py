@@ -17,7 +17,7 @@ from tests.refusals import refused
 from tests.tasks.killed import assert_goes_on, assert_saved_as_it_is, whole_runs
 from tests.tasks.methods.runs import CASES, build, data
 
-FEW = ("OnlineEWC", "ICaRL", "RanPAC", "SLCA")
+FEW = ("OnlineEWC", "ICaRL", "RanPAC")
 whole = whole_runs(build)
 
 

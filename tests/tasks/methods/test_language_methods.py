@@ -53,7 +53,7 @@ def build_named(folder: Path, name: str, instants: Instants | None = None, seed:
     return run_of(folder, model(seed), methods(), instants, **{**options, **changes})
 
 
-FEW = ("o-lora", "o-lora, half", "ties")
+FEW = ("o-lora", "ties")
 whole = whole_runs(build_named)
 
 
