@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tests.helpers import end_ranks
+from tests.helpers import end_ranks, quicken
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,4 +78,5 @@ def message_of(train: Callable[[], Any]) -> str:
 
 if __name__ == "__main__":
     module = importlib.import_module(sys.argv[2])
+    quicken()
     hand_back([getattr(module, name) for name in sys.argv[3:]], Path(sys.argv[1]))
