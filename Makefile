@@ -89,8 +89,7 @@ test: $(STAMP)
 
 # What `make test` leaves out: both together are `make test-all`, and no test is run twice.
 test-rest: $(STAMP) $(WEIGHTS_STAMP)
-	$(VENV_PYTHON) -m pytest $(TWO_WORKERS) -m "" $(OF_PROCESSES)
-	$(VENV_PYTHON) -m pytest $(TWO_WORKERS) -m full $(IN_ONE_PROCESS)
+	$(VENV_PYTHON) -m pytest $(TWO_WORKERS) -m "full or processes" $(OF_PROCESSES) $(IN_ONE_PROCESS)
 
 # All tests: several ranks, commands, engines, two nodes, elastic runs, examples, pages in a browser, and what takes long.
 test-all: $(STAMP) $(WEIGHTS_STAMP)

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 gc.disable()  # while everything is imported, which leaves hardly any garbage
 os.fsync = lambda descriptor: None  # a process that is killed loses nothing that it wrote, and no test cuts the power
 
+OF_PROCESSES = [Path(__file__).with_name(name) for name in ("full", "ranks", "commands")]
 IN_MEMORY = Path("/dev/shm")  # noqa: S108
 if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > 4 << 30:  # folders of tests: few megabytes, many files
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
@@ -28,6 +29,14 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],  # mutmut runs tests again and again
 )
 settings.load_profile("deterministic")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that `make test-rest` runs whether they are full or not."""
+    for item in items:
+        if any(folder in item.path.parents for folder in OF_PROCESSES):
+            item.add_marker("processes")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
