@@ -4,7 +4,7 @@ import math
 from typing import NamedTuple
 
 LEAST_ROWS, MOST_ROWS = 4, 64  # of each stream and target in a measurement
-SHARE, EARLY_SHARE = 0.03, 0.08  # of a run's work that measurements take
+SHARE, EARLY_SHARE = 0.03, 0.05  # of a run's work that measurements take
 EARLY_STEPS = 256  # a mixture matters most while the model learns most
 _COUNTED_STEPS = 10_000  # of a long run, whose cost is told
 
@@ -36,7 +36,7 @@ class Measuring(NamedTuple):
 
 
 class PaidSteps:
-    """Plans measurements within a share of the work of the steps so far: 8 % of the first 256, and 3 % of later ones.
+    """Plans measurements within a share of the work of the steps so far: 5 % of the first 256, and 3 % of later ones.
 
     They may follow steps 2, 4, 5, 8, 11, 16, ..., growing apart by √2, and take as many rows as are paid for, 4 to 64;
     a step at which fewer are paid for is passed over. In the end, measurements of 64 rows are regular. An interval that

@@ -20,7 +20,7 @@ def spent(steps: PaidSteps, price: Price, num_steps: int) -> np.ndarray:
 def test_the_share_of_the_work_is_kept_at_every_step(price: Price, batch_size: int, world_size: int) -> None:
     steps, number = PaidSteps(batch_size, price, world_size), np.arange(1, 6_001)
     work = spent(steps, price, 6_000)
-    assert (work <= batch_size * (0.03 * number + 0.05 * np.minimum(number, 256)) + 1e-9).all()
+    assert (work <= batch_size * (0.03 * number + 0.02 * np.minimum(number, 256)) + 1e-9).all()
     assert work[-1] > 0.5 * batch_size * 0.03 * 6_000  # and used
     for num_steps in (1, 100, 256, 6_000):
         assert steps.share(num_steps) == pytest.approx(work[num_steps - 1] / batch_size / num_steps)
@@ -28,19 +28,19 @@ def test_the_share_of_the_work_is_kept_at_every_step(price: Price, batch_size: i
 
 
 def test_the_first_measurements_by_hand() -> None:
-    # 100 rows a step: 8 are paid for. Of 4 rows and 20 compared ones, a measurement costs 36: step 5 pays for 40.
+    # 100 rows a step: 5 are paid for. Of 4 rows and 20 compared ones, a measurement costs 36: step 8 pays for 40.
     steps = PaidSteps(100, Price(4.0, 20.0, False), 1)
     assert [steps.at(step) for step in range(1, 6)] == [
         Measuring(0, False),
-        Measuring(4, False),  # 16 of 16
+        Measuring(0, False),  # 10
         Measuring(0, False),
-        Measuring(4, False),  # 32 − 16
-        Measuring(0, False),  # 40 − 32
+        Measuring(5, False),  # 20
+        Measuring(0, False),  # 25 − 20
     ]
-    assert steps.at(8) == Measuring(8, False)  # 64 − 32 = 32: 12 are left beside those compared
-    assert steps.at(11) == Measuring(6, False)
-    assert steps.at(16) == Measuring(5, True)  # 128 − 88 = 40
-    assert steps.first == 2
+    assert steps.at(8) == Measuring(5, False)  # 40 − 20
+    assert steps.at(11) == Measuring(0, False)  # 55 − 40 = 15: less than 4 rows of 4
+    assert steps.at(16) == Measuring(5, True)  # 80 − 40 = 40: 20 are left beside those compared
+    assert steps.first == 4
 
 
 def test_rows_that_must_be_compared_are_never_left_out() -> None:
@@ -49,7 +49,7 @@ def test_rows_that_must_be_compared_are_never_left_out() -> None:
     assert steps.at(1) == Measuring(0, True)
     found = [steps.at(step) for step in range(2, 400)]
     assert all(own.compares for own in found if own.num_rows)
-    assert spent(steps, price, 256)[-1] <= 8.0 * 256
+    assert spent(steps, price, 256)[-1] <= 5.0 * 256
 
 
 def test_an_interval_that_is_given_is_kept_whatever_it_costs() -> None:
@@ -61,5 +61,5 @@ def test_an_interval_that_is_given_is_kept_whatever_it_costs() -> None:
 
 def test_a_run_that_pays_for_no_measurement_knows_when_the_first_one_would_be() -> None:
     steps = PaidSteps(8, Price(8.0, 20.0, False), 1)
-    assert steps.first == 64
-    assert steps.share(63) == 0.0
+    assert steps.first == 90  # 32 of 36
+    assert steps.share(89) == 0.0

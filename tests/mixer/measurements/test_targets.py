@@ -123,11 +123,11 @@ def test_measuring_leaves_a_run_as_it_is(tmp_path: Path) -> None:
 def test_a_step_is_due_early_and_often_and_then_by_its_cost(tmp_path: Path) -> None:
     trainer = build(tmp_path, MarginalValue(), eval_dataset=OUTSIDE, objective=["outside"], args={"max_steps": 1})
     steps = next(hook for hook in trainer._parts.hooks if isinstance(hook, TargetProbe)).paid_steps
-    # One target and three streams: a backward, and two forwards of three streams. Of a step's 9 rows 8 % pay for 0.24.
+    # One target and three streams: a backward, and two forwards of three streams. Of a step's 9 rows 5 % pay for 0.15.
     rows = {step: steps.at(step).num_rows for step in range(1, 3_000) if steps.at(step).num_rows}
     due = [*rows]
-    assert due[:5] == [22, 45, 64, 90, 128]
-    assert (rows[22], rows[45]) == (5, 5)  # 22 · 0.24 = 5.28; 45 · 0.24 − 5 = 5.8
+    assert due[:5] == [32, 64, 90, 128, 181]
+    assert (rows[32], rows[64]) == (4, 5)  # 32 · 0.15 = 4.8; 64 · 0.15 − 4 = 5.6
     assert np.diff(due)[-3:].tolist() == [steps.interval_steps] * 3
     assert rows[due[-1]] == 64
 
@@ -288,7 +288,7 @@ def test_the_cost_of_measuring_is_told_before_the_run(tmp_path, objective, caplo
 def test_a_run_that_pays_for_no_measurement_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     policy = Aligned(interval_steps=0)
     train(tmp_path, policy, args={"max_steps": 3})
-    assert "No measurement is paid for before step 45, and the run ends at step 3" in caplog.text
+    assert "No measurement is paid for before step 64, and the run ends at step 3" in caplog.text
     assert "does not change" not in caplog.text  # a wrapper may change it unmeasured
     assert "% of the work" not in caplog.text
     assert all(seen[Alignment] is None for seen in policy.seen)
