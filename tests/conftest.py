@@ -17,7 +17,8 @@ os.fsync = lambda descriptor: None  # a process that is killed loses nothing tha
 
 OF_PROCESSES = [Path(__file__).with_name(name) for name in ("full", "ranks", "commands")]
 IN_MEMORY = Path("/dev/shm")  # noqa: S108
-if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > 4 << 30:  # folders of tests: few megabytes, many files
+# Folders of tests have few megabytes in many files; those of tests that fail stay, as pytest keeps those of three runs.
+if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > 4 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
 
 settings.register_profile(

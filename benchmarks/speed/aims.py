@@ -117,9 +117,9 @@ def _padded(num_streams: int, num_samples: int) -> float:
 def _aims(args: argparse.Namespace) -> list[Aim]:
     imports = "TrainingArguments with what its module imports (torch, peft where it is installed) alone takes longer"
     spread_thin = "planning, observing and splitting such a step takes about as long as collating it"
+    with_draws = f"{spread_thin}, and so does seeing whether a sample drew random numbers"
     by_stream = "each rule and table goes from stream to stream"
     tried = "a first sample of each stream is read and collated"
-    shares = "each step keeps the shares, of streams that are sorted by length apart"
     num, runs, sources = args.streams, *args.fit
     return [
         Aim("mixer train --help, s", 1.0, lambda folder: _seconds("train", "--help")),
@@ -137,9 +137,15 @@ def _aims(args: argparse.Namespace) -> list[Aim]:
         Aim(f"compare, {num:,} streams, s", 5.0, lambda folder: _reading(folder, "compare", num)),
         Aim(f"construction, {num:,} streams, s", 5.0, lambda folder: _construction(folder, num), False, tried),
         Aim("padding by group_by_length / the Trainer's, one stream", 1.05, lambda folder: _padded(1, args.padded)),
-        Aim("the same, three", 1.05, lambda folder: _padded(3, args.padded), False, shares),
+        Aim("the same, three", 1.05, lambda folder: _padded(3, args.padded)),
         Aim("lists one by one, batch 32 / DataLoader", 1.0, lambda folder: _rate("lists", args), True, spread_thin),
-        Aim("tensors one by one, batch 32 / DataLoader", 1.0, lambda folder: _rate("tokens", args), True, spread_thin),
+        Aim(
+            "tensors one by one, batch 32 / DataLoader",
+            1.0,
+            lambda folder: _rate("tokens", args),
+            True,
+            with_draws,
+        ),
     ]
 
 

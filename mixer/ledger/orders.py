@@ -13,7 +13,7 @@ from mixer.mixture.step_plan import StepPlan
 from mixer.utils.arrays import Int64Array
 
 # Between the kind of a stream that is drawn in groups of similar length, their size, and the key of shared turns.
-BY_LENGTH, IN_TURNS, ALONE = " by length ", " in turns ", " alone"
+BY_LENGTH, IN_TURNS, ALONE = " by windows of ", " in turns ", " alone"
 
 
 class OrderRecorder:
@@ -21,8 +21,8 @@ class OrderRecorder:
 
     - `orders`: how a stream's positions map to rows, from a step on. A row is written only when that changes: at the
       start, after an inexact resume, and when the end of an epoch is dropped. Position = samples seen + `shift`.
-      `kind` is `data` (`data by length 6.4 in turns 7`: 6.4 samples of similar length a step, in the turns of
-      this key), `batches`, `iterable` or `memory`.
+      `kind` is `data` (`data by windows of 6.4 in turns 7`: 6.4 samples of similar length a step, in the turns of
+      this key; `alone`: in steps without other streams), `batches`, `iterable` or `memory`.
     - `left_out`: positions of samples that could not be loaded and were skipped.
     - `replays`: rows that a replay buffer gave in a step, by the data set that they came from (-1: an iterable one),
       and rows of a stream that gives whole batches.

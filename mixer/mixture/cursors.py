@@ -149,7 +149,7 @@ class ShuffledOrder:
         state: dict[str, Any] = {"position": position, "length": self.length}
         state |= {"key": self.key, "shuffle": self.shuffle}
         if self.group_size:
-            state["group_samples"] = self.group_size
+            state["window_samples"] = self.group_size
         return state if self._content is None else {**state, "content": self._content}
 
     def load_state_dict(self, state: Mapping[str, Any], allow_inexact: bool = False) -> int:
@@ -178,7 +178,7 @@ class ShuffledOrder:
 
     def _restore_groups(self, state: Mapping[str, Any], allow_inexact: bool) -> None:
         """Continues with groups of the saved size, which the batch size set when the run began."""
-        saved = finite_number(state.get("group_samples", 0), "group_samples", 0.0, MOST_COUNT)
+        saved = finite_number(state.get("window_samples", 0), "window_samples", 0.0, MOST_COUNT)
         if saved and self.group_size:
             self.set_order(saved)
         elif saved != self.group_size and not allow_inexact:

@@ -15,7 +15,6 @@ ReadLengths = Callable[[Int64Array], Int64Array]
 # Of a window: twice as many as in the LengthGroupedSampler of transformers, as a step has a part of each stream's.
 _GROUPS = 100
 _MOST_WINDOWS_KEPT = 16
-_MOST_EPOCHS_KEPT = 4
 # Steps of a run with neighbouring lengths, so that a sample drawn a step early or late still fits.
 _STEPS_OF_RUN = 5
 _RUNS = _GROUPS // _STEPS_OF_RUN  # of a window
@@ -71,7 +70,6 @@ class LengthOrder:
         if is_alone:
             self._steps_per_epoch = math.ceil(self._steps_per_epoch)
             self._steps_per_window = self._steps_per_epoch / max(round(self._steps_per_epoch / _GROUPS), 1)
-        self._bounds = functools.lru_cache(_MOST_EPOCHS_KEPT)(self._window_bounds)
         self._of_window = functools.lru_cache(_MOST_WINDOWS_KEPT)(self._ordered)
 
     def read(self, positions: range | Int64Array) -> Int64Array:
@@ -99,19 +97,26 @@ class LengthOrder:
     def _windows(self, epochs: Int64Array, offsets: Int64Array) -> Iterator[tuple[BoolArray, int, Int64Array]]:
         """Yields which samples each window has, where it starts in its epoch, and its indices in order."""
         for epoch in np.unique(epochs).tolist():
-            bounds, of_epoch = self._bounds(epoch), epochs == epoch
-            numbers = np.searchsorted(bounds, offsets, side="right") - 1
+            of_epoch, (first, last) = epochs == epoch, self._numbers(epoch)
+            steps = epoch * self._steps_per_epoch + (offsets + 0.5) / self._size
+            numbers = (steps / self._steps_per_window).astype(np.int64).clip(first, last)
+            numbers -= offsets < self._starts(epoch, numbers)  # where rounding moved it
+            numbers += offsets >= self._starts(epoch, numbers + 1)
             for number in np.unique(numbers[of_epoch]).tolist():
-                start, stop = bounds[number : number + 2].tolist()
+                start, stop = self._starts(epoch, np.array([number, number + 1])).tolist()
                 yield of_epoch & (numbers == number), start, self._of_window(epoch, start, stop)
 
-    def _window_bounds(self, epoch: int) -> Int64Array:
-        """Returns where the windows of an epoch start, from 0, and last its length."""
+    def _numbers(self, epoch: int) -> tuple[int, int]:
+        """Returns the first and the last window of an epoch; a part of less than half of one joins its neighbour."""
         begin, steps = epoch * self._steps_per_epoch, self._steps_per_window
-        first, last = begin / steps + 0.5, (begin + self._steps_per_epoch) / steps - 0.5
-        numbers = np.arange(math.ceil(first), math.floor(last) + 1)
-        starts = np.ceil((numbers * steps - begin) * self._size - 0.5).astype(np.int64)
-        return np.concatenate([[0], starts, [self._length]])
+        first = math.ceil(begin / steps - 0.5)
+        return first, max(math.floor((begin + self._steps_per_epoch) / steps - 0.5), first)
+
+    def _starts(self, epoch: int, numbers: Int64Array) -> Int64Array:
+        """Returns where windows start in an epoch; that after the last one starts at its end."""
+        (first, last), begin = self._numbers(epoch), epoch * self._steps_per_epoch
+        starts = np.ceil((numbers * self._steps_per_window - begin) * self._size - 0.5).astype(np.int64)
+        return np.where(numbers <= first, 0, np.where(numbers > last, self._length, starts))
 
     def _steps(self, epoch: int, offsets: Int64Array) -> Int64Array:
         """Returns the step of each sample if every step takes as many as on average."""
@@ -123,7 +128,7 @@ class LengthOrder:
         indices = self._order.indices(epoch * self._length + start, stop - start)
         by_length = indices[np.argsort(-self._read_lengths(indices), kind="stable")]
         runs, places = np.divmod(self._steps(epoch, np.arange(start, stop)), _STEPS_OF_RUN)
-        shuffled = self._runs.map_positions(np.zeros_like(runs), runs) % _RUNS
+        shuffled = self._runs.map_positions(np.zeros_like(runs), runs)
         turns = shuffled * _STEPS_OF_RUN + places
         indices[np.argsort(turns, kind="stable")] = by_length
         return indices

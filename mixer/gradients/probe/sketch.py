@@ -35,21 +35,18 @@ class Fold:
     def __init__(self, size: int, num_buckets: int, seed: int, device: torch.device, dtype: torch.dtype):
         self.size, self.num_buckets, self.device, self.dtype = size, num_buckets, device, dtype
         bucket = torch.randperm(size, generator=torch.Generator().manual_seed(seed)) % num_buckets
-        ends = torch.bincount(bucket, minlength=num_buckets).cumsum(0)
         self.bucket = bucket.to(device)
-        self._members = torch.argsort(bucket, stable=True).to(device)  # of the first bucket, of the second, and so on
-        self._ends = torch.cat([ends.new_zeros(1), ends]).to(device)
         self.is_sparse = num_buckets > _MOST_BUCKETS_OF_DENSE or is_sparse(device)
 
     @property
     def places(self) -> Tensor:
         """int64 `[size]`: of a sparse matrix the sign of each value, of a dense one the place of each sign in it."""
         if self.is_sparse:
-            return self._members
+            return torch.argsort(self.bucket, stable=True)
         return self.bucket * self.size + torch.arange(self.size, device=self.device)
 
     def use(self, sign: Tensor, values: Tensor) -> None:
-        """Takes the memory of its signs, and of the values of its matrix, by bucket if it is sparse.
+        """Takes the memory of its signs, and of the values of its matrix, by bucket if it is sparse; they change there.
 
         Args:
             sign: `[size]`.
@@ -59,10 +56,12 @@ class Fold:
         if not self.is_sparse:
             self._matrix = values.view(self.num_buckets, self.size)
             return
+        counts = torch.bincount(self.bucket, minlength=self.num_buckets)
+        ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         with warnings.catch_warnings():  # that compressed rows are a beta feature of torch
             warnings.simplefilter("ignore", UserWarning)
             shape = self.num_buckets, self.size
-            self._matrix = torch.sparse_csr_tensor(self._ends, self._members, values, shape, check_invariants=False)
+            self._matrix = torch.sparse_csr_tensor(ends, self.places, values, shape, check_invariants=False)
 
     def rows(self, matrices: Tensor) -> Tensor:
         """Folds the first axis of matrices.

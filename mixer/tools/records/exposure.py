@@ -239,7 +239,8 @@ class Exposure:
                 "gives their positions in the order in which they came",
                 "memory": "is a replay buffer. Ask for the stream that its samples came from",
             }
-            raise InvalidValueError.about("stream", f"{stream!r} {why[kind]}.", found=stream)
+            own = why.get(kind, f"was drawn in an order of another version ({kind})")
+            raise InvalidValueError.about("stream", f"{stream!r} {own}.", found=stream)
         most = int(known["length"].max())
         if len(rows) and not (rows[0] >= 0 and rows[-1] < most):
             worst = rows[0] if rows[0] < 0 else rows[-1]
@@ -307,7 +308,7 @@ class Exposure:
 
 def _has_index(kind: str) -> bool:
     """Whether rows of a kind of order have an index."""
-    return kind.startswith("data") or kind == "batches"
+    return kind.partition(BY_LENGTH)[0] in ("data", "batches")
 
 
 def _typed(table: pd.DataFrame, columns: Sequence[str] | None = None) -> pd.DataFrame:
