@@ -109,16 +109,16 @@ def make(folder: Path, kind: str = "sentence", model: Any = None, args: Any = No
 
 
 def towards_a_target(folder: Path, **args: Any) -> Any:
-    """A trainer by `auto` whose target has the words of one of two sets."""
+    """A trainer by `auto` whose target is answered as in one of two sets, and otherwise in the other."""
 
-    def only(first: int, seed: int, number: int) -> datasets.Dataset:
+    def answered(shift: int, seed: int, number: int) -> datasets.Dataset:
         random = torch.Generator().manual_seed(seed)
-        words = torch.randint(first, first + 10, (number, 4), generator=random).tolist()
+        words = torch.randint(0, 10, (number, 6), generator=random).tolist()
         anchors = [" ".join(f"w{word}" for word in own) for own in words]
-        positives = [" ".join(f"w{(word - first + 5) % 10 + first}" for word in own) for own in words]
+        positives = [" ".join(f"w{(word + shift) % 10 + 10}" for word in own) for own in words]
         return datasets.Dataset.from_dict({"anchor": anchors, "positive": positives})
 
-    sets, target = {"near": only(0, 1, 2000), "far": only(30, 2, 2000)}, {"target": only(0, 3, 80)}
+    sets, target = {"near": answered(5, 1, 2000), "far": answered(2, 2, 2000)}, {"target": answered(5, 3, 80)}
     own: dict[str, Any] = {"train_dataset": sets, "eval_dataset": target, "objective": "target", "mixing": "auto"}
     return make(folder, args=args, loss=MultipleNegativesRankingLoss, **own)
 

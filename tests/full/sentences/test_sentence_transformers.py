@@ -214,7 +214,7 @@ class TestBatchSamplers:
 
 
 def test_auto_moves_towards_the_source_that_helps_a_target(tmp_path: Path) -> None:
-    trainer = towards_a_target(tmp_path, max_steps=80, per_device_train_batch_size=48)
+    trainer = towards_a_target(tmp_path, max_steps=128, learning_rate=3e-4, per_device_train_batch_size=48)
     trainer.train()
     assert trainer.mixing.weights["near"] > 0.6
 
