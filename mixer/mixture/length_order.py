@@ -74,10 +74,10 @@ class LengthOrder:
 
     def read(self, positions: range | Int64Array) -> Int64Array:
         """Returns the dataset indices of positions, int64 `[count]`; see `PermutationBlock.read`."""
-        epochs, offsets = np.divmod(np.asarray(positions, dtype=np.int64), self._length)
-        indices = np.empty(len(offsets), dtype=np.int64)
-        for are_in, start, window in self._windows(epochs, offsets):
-            indices[are_in] = window[offsets[are_in] - start]
+        places = np.asarray(positions, dtype=np.int64)
+        indices = np.empty(len(places), dtype=np.int64)
+        for are_in, start, window in self._windows(places):
+            indices[are_in] = window[places[are_in] - start]
         return indices
 
     def map_positions(self, stream_ids: ArrayLike, positions: ArrayLike) -> Int64Array:
@@ -87,48 +87,44 @@ class LengthOrder:
     def positions(self, indices: ArrayLike, epochs: ArrayLike) -> Int64Array:
         """Returns where samples stand in the order: the inverse of `read`; see `Permutation.positions`."""
         rows, in_epochs = np.broadcast_arrays(np.asarray(indices, np.int64), np.asarray(epochs, np.int64))
-        begins = in_epochs * self._length
         places = np.empty(rows.shape, dtype=np.int64)
-        for are_in, start, window in self._windows(in_epochs, self._order.positions(rows, in_epochs) - begins):
+        for are_in, start, window in self._windows(self._order.positions(rows, in_epochs)):
             by_row = np.argsort(window)
             places[are_in] = start + by_row[np.searchsorted(window, rows[are_in], sorter=by_row)]
-        return begins + places
+        return places
 
-    def _windows(self, epochs: Int64Array, offsets: Int64Array) -> Iterator[tuple[BoolArray, int, Int64Array]]:
-        """Yields which samples each window has, where it starts in its epoch, and its indices in order."""
-        for epoch in np.unique(epochs).tolist():
-            of_epoch, (first, last) = epochs == epoch, self._numbers(epoch)
-            steps = epoch * self._steps_per_epoch + (offsets + 0.5) / self._size
-            numbers = (steps / self._steps_per_window).astype(np.int64).clip(first, last)
-            numbers -= offsets < self._starts(epoch, numbers)  # where rounding moved it
-            numbers += offsets >= self._starts(epoch, numbers + 1)
-            for number in np.unique(numbers[of_epoch]).tolist():
-                start, stop = self._starts(epoch, np.array([number, number + 1])).tolist()
-                yield of_epoch & (numbers == number), start, self._of_window(epoch, start, stop)
+    def _windows(self, places: Int64Array) -> Iterator[tuple[BoolArray, int, Int64Array]]:
+        """Yields which positions each window has, the first of its own, and its indices in order."""
+        waiting = np.ones(places.shape, dtype=np.bool_)
+        while waiting.any():
+            start, stop = self._bounds(int(places.flat[waiting.argmax()]))
+            are_in = (places >= start) & (places < stop)
+            yield are_in, start, self._of_window(start, stop)
+            waiting &= ~are_in
 
-    def _numbers(self, epoch: int) -> tuple[int, int]:
-        """Returns the first and the last window of an epoch; a part of less than half of one joins its neighbour."""
+    def _bounds(self, position: int) -> tuple[int, int]:
+        """Returns where the window of a position starts and stops."""
+        epoch, offset = divmod(position, self._length)
         begin, steps = epoch * self._steps_per_epoch, self._steps_per_window
-        first = math.ceil(begin / steps - 0.5)
-        return first, max(math.floor((begin + self._steps_per_epoch) / steps - 0.5), first)
+        first = math.ceil(begin / steps - 0.5)  # a part of less than half of a window joins its neighbour
+        last = max(math.floor((begin + self._steps_per_epoch) / steps - 0.5), first)
 
-    def _starts(self, epoch: int, numbers: Int64Array) -> Int64Array:
-        """Returns where windows start in an epoch; that after the last one starts at its end."""
-        (first, last), begin = self._numbers(epoch), epoch * self._steps_per_epoch
-        starts = np.ceil((numbers * self._steps_per_window - begin) * self._size - 0.5).astype(np.int64)
-        return np.where(numbers <= first, 0, np.where(numbers > last, self._length, starts))
+        def start_of(number: int) -> int:
+            inside = math.ceil((number * steps - begin) * self._size - 0.5)
+            return 0 if number <= first else self._length if number > last else inside
 
-    def _steps(self, epoch: int, offsets: Int64Array) -> Int64Array:
-        """Returns the step of each sample if every step takes as many as on average."""
-        steps: Int64Array = (epoch * self._steps_per_epoch + (offsets + 0.5) / self._size).astype(np.int64)
-        return steps
+        number = min(max(int((begin + (offset + 0.5) / self._size) / steps), first), last)
+        number -= offset < start_of(number)  # where rounding moved it
+        number += offset >= start_of(number + 1)
+        return position - offset + start_of(number), position - offset + start_of(number + 1)
 
-    def _ordered(self, epoch: int, start: int, stop: int) -> Int64Array:
+    def _ordered(self, start: int, stop: int) -> Int64Array:
         """Returns the indices of a window, in order."""
-        indices = self._order.indices(epoch * self._length + start, stop - start)
+        indices = self._order.indices(start, stop - start)
         by_length = indices[np.argsort(-self._read_lengths(indices), kind="stable")]
-        runs, places = np.divmod(self._steps(epoch, np.arange(start, stop)), _STEPS_OF_RUN)
-        shuffled = self._runs.map_positions(np.zeros_like(runs), runs)
-        turns = shuffled * _STEPS_OF_RUN + places
+        epoch, offset = divmod(start, self._length)
+        into_epoch = (offset + np.arange(stop - start) + 0.5) / self._size
+        runs, places = np.divmod((epoch * self._steps_per_epoch + into_epoch).astype(np.int64), _STEPS_OF_RUN)
+        turns = self._runs.map_positions(np.zeros_like(runs), runs) * _STEPS_OF_RUN + places
         indices[np.argsort(turns, kind="stable")] = by_length
         return indices
