@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
-from mixer.gradients.probe.sketch import Projection, Signs, as_matrix
+from mixer.gradients.probe.sketch import Projections, as_matrix
 from mixer.gradients.probe.sums import LinearSums, Taker, Target, projections_of
 from mixer.utils.device import to_host
 
@@ -68,10 +68,8 @@ class PieceCheck:
             taker.add_rows(index, rows, pieces, present, others)
 
     @cached_property
-    def _projections(self) -> list[Projection]:
-        projections = projections_of(self._targets, _SIZE, seed=0)
-        Signs(projections, seed=0)
-        return projections
+    def _projections(self) -> Projections:
+        return projections_of(self._targets, _SIZE, seed=0)
 
     def _taker(self, index: int, sums: LinearSums) -> Callable[[Tensor], None]:
         dtype = self._targets[index].dtype

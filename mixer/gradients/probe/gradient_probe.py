@@ -14,7 +14,6 @@ from mixer.gradients.probe.discovery import Covered
 from mixer.gradients.probe.plain_forward import PlainForward
 from mixer.gradients.probe.reading import Desk, Reading, Stopwatch, Workspace
 from mixer.gradients.probe.row_streams import Rows
-from mixer.gradients.probe.sketch import Signs
 from mixer.gradients.probe.sums import Totals, projections_of
 from mixer.gradients.probe.whole import WholeReading
 from mixer.measurements.gradients import GradientStatistics
@@ -100,7 +99,6 @@ class GradientProbe:
         self._device = targets[0].device
         size = sketch_size if mode == "sketch" else sys.maxsize  # without a fold: whole gradients
         self._projections = projections_of(targets, size, seed) if self._accumulates else None
-        self._signs = Signs(self._projections or (), seed)
         self._plain_forward = PlainForward(model, homogeneous)
         self._check = PieceCheck(() if homogeneous else self._covered.parameters, targets, num_streams)
         self._stopwatch, self._workspace = Stopwatch(), Workspace()
@@ -146,7 +144,8 @@ class GradientProbe:
             raise
 
     def _begin(self, draw: int) -> Totals:
-        self._signs.draw(draw)
+        if self._projections is not None:
+            self._projections.draw(draw)
         self._totals = Totals(self._covered.targets, self.num_streams, self._projections, self._variance)
         for capture in self._covered.captures:
             capture.install()

@@ -292,9 +292,7 @@ class Reading:
         own_gradients, own_inputs = self.rows.by_stream(gradients), self.rows.by_stream(inputs)
         targets = torch.split(pieces, len(pieces) // len(own_inputs))
         results = list(map(multiply, own_gradients, own_inputs, targets))
-        if pieces.dtype == inputs.dtype:
-            return pieces
-        return pieces.copy_(_joined(results))
+        return pieces if pieces.dtype == inputs.dtype else pieces.copy_(_joined(results))
 
     def _by_sample(self, index: int, inputs: Tensor, gradients: Tensor) -> Tensor:
         """Gradients by stream from those of the samples, as many at once as memory is for, with the samples' norms."""

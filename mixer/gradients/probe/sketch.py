@@ -16,7 +16,7 @@ class Fold:
 
     The buckets have equal size. For vectors x and y the product of their folds has the mean `<x, y>` and a variance of
     at most `(‖x‖²‖y‖² + <x, y>²) / num_buckets` (Charikar, Chen and Farach-Colton 2002; here all signs are
-    independent). `Signs` draws the signs and fills the matrix that multiplies.
+    independent). `Projections` draws the signs and fills the matrix that multiplies.
 
     Args:
         size: Length of the axis.
@@ -38,19 +38,19 @@ class Fold:
         self.bucket = bucket.to(device)
         self.is_sparse = num_buckets > _MOST_BUCKETS_OF_DENSE or is_sparse(device)
 
-    @property
     def places(self) -> Tensor:
-        """int64 `[size]`: of a sparse matrix the sign of each value, of a dense one the place of each sign in it."""
+        """Returns the sign of each value of a sparse matrix, or the place of each sign in a dense one, `[size]`."""
         if self.is_sparse:
             return torch.argsort(self.bucket, stable=True)
         return self.bucket * self.size + torch.arange(self.size, device=self.device)
 
-    def use(self, sign: Tensor, values: Tensor) -> None:
+    def use(self, sign: Tensor, values: Tensor, places: Tensor) -> None:
         """Takes the memory of its signs, and of the values of its matrix, by bucket if it is sparse; they change there.
 
         Args:
             sign: `[size]`.
             values: `[size]`, or `[num_buckets · size]`.
+            places: What `places` gave.
         """
         self.sign = sign
         if not self.is_sparse:
@@ -61,7 +61,7 @@ class Fold:
         with warnings.catch_warnings():  # that compressed rows are a beta feature of torch
             warnings.simplefilter("ignore", UserWarning)
             shape = self.num_buckets, self.size
-            self._matrix = torch.sparse_csr_tensor(ends, self.places, values, shape, check_invariants=False)
+            self._matrix = torch.sparse_csr_tensor(ends, places, values, shape, check_invariants=False)
 
     def rows(self, matrices: Tensor) -> Tensor:
         """Folds the first axis of matrices.
@@ -169,17 +169,17 @@ class Projection:
         kept.index_put_((streams[:, None], indices), matrices, accumulate=True)
 
 
-class Signs:
-    """The random signs of all projections, drawn and sent to a device together: few operations on a GPU.
+class Projections:
+    """Projections of all parameters, whose random signs are drawn and sent together: few operations on a GPU.
 
     Args:
-        projections: The projections, in the same order on all ranks.
-        seed: Seed of the run's projections.
+        each: Those of the parameters, in the same order on all ranks.
+        seed: Seed of the signs.
     """
 
-    def __init__(self, projections: Sequence[Projection], seed: int):
-        self._seed = seed
-        folds = [fold for projection in projections for fold in projection.folds]
+    def __init__(self, each: Sequence[Projection], seed: int):
+        self.each, self._seed = tuple(each), seed
+        folds = [fold for projection in each for fold in projection.folds]
         self._sizes = [fold.size for fold in folds]
         by_kind: dict[tuple[torch.device, torch.dtype, bool], list[int]] = {}
         for number, fold in enumerate(folds):
@@ -213,10 +213,11 @@ class _Part:
         )
         begins = [0, *accumulate(sizes if is_sparse else rooms)]
         self._is_sparse = is_sparse
-        self._places = torch.cat([begin + fold.places for begin, fold in zip(begins, folds, strict=False)])
-        parts = zip(folds, torch.split(self._signs, sizes), torch.split(self._values, rooms), strict=True)
-        for fold, sign, values in parts:
-            fold.use(sign, values)
+        places = [fold.places() for fold in folds]
+        self._places = torch.cat([begin + own for begin, own in zip(begins, places, strict=False)])
+        memory = torch.split(self._signs, sizes), torch.split(self._values, rooms)
+        for fold, sign, values, own in zip(folds, *memory, places, strict=True):
+            fold.use(sign, values, own)
 
     def take(self, signs: Tensor) -> None:
         self._signs.copy_(signs, non_blocking=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mixer.distributed.gradient_sync import add_up
 from mixer.gradients.probe.row_streams import Rows, at_least_float32
-from mixer.gradients.probe.sketch import Projection
+from mixer.gradients.probe.sketch import Projection, Projections
 from mixer.measurements.gradients import GradientStatistics, signal_and_noise
 from mixer.utils.arrays import FloatArray
 from mixer.utils.device import to_host
@@ -44,9 +44,10 @@ class Target:
         return cls(index, name, tuple(parameter.shape), parameter.device, at_least_float32(parameter.dtype))
 
 
-def projections_of(targets: Sequence[Target], size: int, seed: int) -> list[Projection]:
+def projections_of(targets: Sequence[Target], size: int, seed: int) -> Projections:
     """Creates a projection per parameter, with at most `size` rows and columns."""
-    return [Projection(target.name, target.shape, size, seed, target.device, target.dtype) for target in targets]
+    own = [Projection(target.name, target.shape, size, seed, target.device, target.dtype) for target in targets]
+    return Projections(own, seed)
 
 
 class Taker(Protocol):
@@ -151,12 +152,12 @@ class LinearSums:
             norms.
     """
 
-    def __init__(self, targets: Sequence[Target], num_streams: int, projections: Sequence[Projection]):
-        self._projections = projections
+    def __init__(self, targets: Sequence[Target], num_streams: int, projections: Projections):
+        self._projections = projections.each
         self.relative_variances = torch.tensor(
-            [projection.relative_variance for projection in projections], dtype=torch.float64
+            [projection.relative_variance for projection in projections.each], dtype=torch.float64
         )
-        self.sums = _zeros(targets, [(num_streams, *projection.shape) for projection in projections])
+        self.sums = _zeros(targets, [(num_streams, *projection.shape) for projection in projections.each])
 
     def add(self, index: int, pieces: Tensor, present: Tensor) -> None:
         """See `Taker.add`."""
@@ -204,7 +205,7 @@ class Totals:
     """
 
     def __init__(
-        self, targets: Sequence[Target], num_streams: int, projections: Sequence[Projection] | None, wants_squares: bool
+        self, targets: Sequence[Target], num_streams: int, projections: Projections | None, wants_squares: bool
     ):
         self.sums: ExactSums | LinearSums = ExactSums(targets, num_streams)
         if projections is not None:
